@@ -16,7 +16,6 @@ from layerprobe.values.layers import (
     NO_REDUCTION,
     LayerKey,
     RankedLayer,
-    layer_names,
     spoken_name,
     spoken_reduction,
     unlike_text,
@@ -32,54 +31,8 @@ Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A layer at an epoch that can be shipped, with its pool, reduction and similarity.
-
-    Args:
-        epoch: 0 = before any step; None for features without an epoch.
-        dim: numbers, or bits, of an image's vector.
-        run: the run's or the experiment's name if several compete; else empty.
-    """
-
-    epoch: int | None
-    ranked: RankedLayer
-    dim: int
-    position: int
-    run: str = ""
-
-    @property
-    def bytes_per_image(self) -> int:
-        """4 for each number, 1/8 for each bit."""
-        return -(-self.dim // 8) if self.ranked.similarity == "hamming" else 4 * self.dim
-
-    @property
-    def steps(self) -> int:
-        """The number of reductions in its chain."""
-        return 0 if self.ranked.reduction == NO_REDUCTION else self.ranked.reduction.count("+") + 1
-
-    @property
-    def cost(self) -> tuple[int, int, int, int]:
-        """A lower one is cheaper: bytes an image, then position, then length of the chain, then epoch."""
-        return (self.bytes_per_image, self.position, self.steps, self.epoch or 0)
-
-    @property
-    def ship(self) -> Ship:
-        """The candidate as what to ship."""
-        layer = self.ranked.layer
-        return Ship(layer.layer, layer.pool, self.ranked.reduction, self.epoch, self.dim, self.bytes_per_image)
-
-
-def candidate_names(candidates: Sequence[Candidate], run: str, among: Sequence[Candidate] | None = None) -> list[str]:
-    """`pool5.2@max`, or `netA#16:pool5.2@max` if those `among` which they are chosen differ in run or epoch."""
-    names = layer_names(candidate.ranked for candidate in candidates)
-    if len({(candidate.run, candidate.epoch) for candidate in among or candidates}) == 1:
-        return names
-    return [f"{c.run or run}#{c.epoch}:{name}" for c, name in zip(candidates, names, strict=True)]
-
-
-@dataclass(frozen=True)
 class Ship:
-    """The layer to ship.
+    """A layer with its post-processing, at an epoch, and the size of an image's vector.
 
     Args:
         epoch: of the weights; None for features without an epoch.

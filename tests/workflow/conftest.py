@@ -165,8 +165,8 @@ def switches(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = choosing._compare_with_embedding
 
     def always(*args: Any, **options: Any) -> Any:
-        embedding, advised, _ = compared(*args, **options)
-        assert advised is not None
-        return embedding, replace(advised, advice="switch"), None
+        choice = compared(*args, **options)
+        assert choice.embedding is not None
+        return replace(choice, advice="switch")
 
     monkeypatch.setattr(choosing, "_compare_with_embedding", always)

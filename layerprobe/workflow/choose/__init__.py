@@ -5,6 +5,6 @@ Enter by `choose.choose_runs`, `choose_once.choose_model` or `choose_features.ch
 Candidates of runs, of a model or of arrays (.npz, .npy, .pt, .h5), their hits by class and fold, refits by fold,
 costs, which to ship, indexes of it; whether the stored choice answers a request.
 
-Types and words: `ChooseRequest`, `CandidateSet`, `CandidateRun`, `Group`, `UserFeatures`,
-`StoredValues`, `Refits`; CandidateKey.
+Types and words: `ChooseRequest`, `CandidateRun`, `StoredValues`, `Candidate`, `Candidates`, `UserFeatures`,
+`Refits`; CandidateKey.
 """

@@ -1,7 +1,8 @@
 """Stored ranks of runs -> the values of each candidate, on the classes to choose on and on test.
 
-groups = group_by_experiment([open_candidates(run, request) for run in runs])  # trainings of one experiment together
-groups[0].choosing_sums(groups[0].keys)                                       # (C, U) values of each candidate by class
+candidate_runs = [open_candidates(run, request) for run in runs]
+candidate_runs[0].choosing.sums(candidate_runs[0].keys)      # (C, U) values of each candidate by class
+group_by_experiment(candidate_runs)                          # trainings of one experiment, chosen among as one
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.layers import RankedLayer, matching_layers, network_order
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
-from layerprobe.values.scores import is_recall, recall_of
+from layerprobe.values.scores import is_recall, recall_of, shared_notes
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run.experiments import experiments_of
@@ -70,6 +71,11 @@ class StoredValues:
     def classes(self) -> int:
         """The number of classes of its queries."""
         return len(np.unique(self.last_split.stored.labels))
+
+    @cached_property
+    def shared_notes(self) -> tuple[str, ...]:
+        """The notes that all its scores share."""
+        return shared_notes(self.score_notes.values() or [()])
 
     def sums(self, keys: Sequence[CandidateKey]) -> UnitSums:
         """(C, U) values of candidates by class."""
@@ -140,75 +146,24 @@ class CandidateRun:
         return [key for key in others if key[1].layer == layer and key[0] in epochs]
 
 
-@dataclass(frozen=True, eq=False)
-class Group:
-    """The trainings of one experiment, of several seeds or folds, chosen among as one.
+def shared_keys(trainings: Sequence[CandidateRun]) -> list[CandidateKey]:
+    """The candidates of all trainings of an experiment, in the first one's order."""
+    shared = set.intersection(*(set(candidate_run.keys) for candidate_run in trainings))
+    return [key for key in trainings[0].keys if key in shared]
 
-    Args:
-        runs: at least one.
-    """
 
-    runs: tuple[CandidateRun, ...]
+def runs_by_fold(trainings: Sequence[CandidateRun]) -> dict[int | None, list[CandidateRun]]:
+    """Fold -> the trainings that held it out, ascending; one entry without folds."""
+    by_fold: dict[int | None, list[CandidateRun]] = defaultdict(list)
+    for candidate_run in trainings:
+        by_fold[candidate_run.fold].append(candidate_run)
+    return dict(sorted(by_fold.items(), key=lambda item: item[0] or 0))
 
-    @property
-    def name(self) -> str:
-        """The run's name; the experiment's of several runs."""
-        first_run = self.runs[0]
-        return first_run.run.name if len(self.runs) == 1 else str(first_run.record.experiment)
 
-    @property
-    def run_names(self) -> str:
-        """`netA-s0, netA-s1`."""
-        return ", ".join(candidate_run.run.name for candidate_run in self.runs)
-
-    @cached_property
-    def keys(self) -> list[CandidateKey]:
-        """The candidates of all runs, in the first one's order."""
-        shared = set.intersection(*(set(candidate_run.keys) for candidate_run in self.runs))
-        return [key for key in self.runs[0].keys if key in shared]
-
-    @cached_property
-    def embeddings(self) -> list[CandidateKey]:
-        """The embedding of all runs, where it is no candidate."""
-        shared = set.intersection(*(set(candidate_run.embeddings) for candidate_run in self.runs))
-        return [key for key in self.runs[0].embeddings if key in shared]
-
-    @property
-    def baseline(self) -> CandidateKey | None:
-        """The embedding at the last epoch that is measured on test; None unless it is that of all runs."""
-        keys = {candidate_run.baseline for candidate_run in self.runs}
-        return keys.pop() if len(keys) == 1 and self.runs[0].test is not None else None
-
-    @cached_property
-    def folds(self) -> dict[int | None, list[CandidateRun]]:
-        """Fold -> the runs that held it out, ascending; one entry without folds."""
-        runs_by_fold: dict[int | None, list[CandidateRun]] = defaultdict(list)
-        for candidate_run in self.runs:
-            runs_by_fold[candidate_run.fold].append(candidate_run)
-        return dict(sorted(runs_by_fold.items(), key=lambda item: item[0] or 0))
-
-    def choosing_sums(self, keys: Sequence[CandidateKey]) -> UnitSums:
-        """(C, U) values of candidates by class: means over seeds, each class from the runs that held it out."""
-        return self.by_fold(lambda candidate_run: candidate_run.choosing.sums(keys))
-
-    def test_sums(self, keys: Sequence[CandidateKey]) -> UnitSums:
-        """(C, U') means over seeds by class of test, of which all runs have values."""
-        return mean_of([candidate_run.test.sums(keys) for candidate_run in self.runs if candidate_run.test])
-
-    def above_chance(self, keys: Sequence[CandidateKey]) -> UnitSums:
-        """(C, U) Recall@1 over that of a random ranking, on the classes that are chosen on, as `choosing_sums`."""
-        return self.by_fold(lambda candidate_run: candidate_run.choosing.above_chance(keys))
-
-    def among_half(self, key: CandidateKey) -> float:
-        """Mean Recall@K of a candidate among half of the negatives, where it is chosen on; NaN if unknown."""
-        values = [candidate_run.choosing.query_values[key].among_half for candidate_run in self.runs]
-        return float(np.mean([np.nan if hits is None else np.nanmean(hits) for hits in values]))
-
-    def by_fold(self, sums_of: Callable[[CandidateRun], UnitSums]) -> UnitSums:
-        """Means over seeds, each unit from the runs that held it out."""
-        return side_by_side(
-            [mean_of([sums_of(candidate_run) for candidate_run in fold]) for fold in self.folds.values()]
-        )
+def mean_over_trainings(trainings: Sequence[CandidateRun], sums_of: Callable[[CandidateRun], UnitSums]) -> UnitSums:
+    """(C, U) means over seeds on the classes that are chosen on, each class from the runs that held it out."""
+    folds = runs_by_fold(trainings).values()
+    return side_by_side([mean_of([sums_of(candidate_run) for candidate_run in fold]) for fold in folds])
 
 
 def open_candidates(run: Run, request: ChooseRequest) -> CandidateRun:
@@ -360,45 +315,48 @@ def _has_collapsed(ranks: Ranks) -> bool:
     return ranks.tied_share == 1 and not ranks.closer[paired].any()
 
 
-def group_by_experiment(runs: Sequence[CandidateRun]) -> list[Group]:
-    """The trainings of each experiment together, in the order in which they are named."""
+def group_by_experiment(runs: Sequence[CandidateRun]) -> dict[str, list[CandidateRun]]:
+    """The trainings of each experiment, in the order in which they are named.
+
+    Returns:
+        The run's name, or the experiment's of several runs -> these, of several seeds or folds.
+    """
     experiments = experiments_of(candidate_run.run for candidate_run in runs)
     if experiments.notes:
         raise RecipeError(experiments.notes[0], fix="Choose among runs of one experiment")
-    runs_by_experiment: dict[str, list[CandidateRun]] = defaultdict(list)
+    by_experiment: dict[str, list[CandidateRun]] = defaultdict(list)
     for candidate_run in runs:
-        runs_by_experiment[experiments.names[candidate_run.run]].append(candidate_run)
-    groups = [Group(tuple(trainings)) for trainings in runs_by_experiment.values()]
-    for group in groups:
-        if not group.keys:
-            message = f"{group.run_names}: no layer is ranked at the same epoch in all of them"
+        by_experiment[experiments.names[candidate_run.run]].append(candidate_run)
+    for trainings in by_experiment.values():
+        if not shared_keys(trainings):
+            message = f"{run_names(trainings)}: no layer is ranked at the same epoch in all of them"
             raise DataError(message, fix="Probe the same layers and epochs of each")
-        _require_comparable(groups[0], group)
-    return groups
+        _require_comparable(next(iter(by_experiment.values())), trainings)
+    return {
+        trainings[0].run.name if len(trainings) == 1 else str(trainings[0].record.experiment): trainings
+        for trainings in by_experiment.values()
+    }
 
 
-def _require_comparable(group: Group, other: Group) -> None:
-    first_run = group.runs[0]
+def run_names(trainings: Sequence[CandidateRun]) -> str:
+    """`netA-s0, netA-s1`."""
+    return ", ".join(candidate_run.run.name for candidate_run in trainings)
+
+
+def _require_comparable(trainings: Sequence[CandidateRun], others: Sequence[CandidateRun]) -> None:
+    first_run, folds = trainings[0], runs_by_fold(trainings)
     fix = "Choose among runs of one data set that hold out the same classes"
-    if group.folds.keys() != other.folds.keys():
-        raise RecipeError(f"{group.run_names} and {other.run_names} hold out different folds of classes", fix=fix)
-    for candidate_run in other.runs:
+    if folds.keys() != runs_by_fold(others).keys():
+        raise RecipeError(
+            f"{run_names(trainings)} and {run_names(others)} hold out different folds of classes", fix=fix
+        )
+    for candidate_run in others:
         a, b = first_run.run.name, candidate_run.run.name
         if first_run.split != candidate_run.split:
             message = f"{a} would be chosen on {first_run.split}, {b} on {candidate_run.split}"
             raise RecipeError(message, fix=fix)
         if (first_run.test is None) != (candidate_run.test is None):
             raise RecipeError(f"only one of {a} and {b} has test classes", fix=fix)
-        require_same_queries(group.folds[candidate_run.fold][0].choosing.last_split, candidate_run.choosing.last_split)
+        require_same_queries(folds[candidate_run.fold][0].choosing.last_split, candidate_run.choosing.last_split)
         if first_run.test is not None and candidate_run.test is not None:
             require_same_queries(first_run.test.last_split, candidate_run.test.last_split)
-
-
-def candidates_of(groups: Sequence[Group]) -> list[tuple[Group, CandidateKey]]:
-    """The candidates of all groups, those of each followed by its embeddings that are only compared."""
-    return [(group, key) for group in groups for key in [*group.keys, *group.embeddings]]
-
-
-def group_of(groups: Sequence[Group], name: str) -> Group:
-    """The group of a name, or the only one."""
-    return next((group for group in groups if group.name == name), groups[0])

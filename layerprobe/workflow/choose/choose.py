@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -11,24 +11,26 @@ import numpy as np
 
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
-from layerprobe.statistics.units import UnitSums, mean_of, stack_means
+from layerprobe.statistics.units import mean_of
 from layerprobe.system.errors import BusyError, DataError, RecipeError
 from layerprobe.system.progress import Listener
-from layerprobe.values.choice import FOLDS, Candidate, Choice, Price, Ship, TruncationSavings, replace_parts
+from layerprobe.values.choice import FOLDS, Choice, TruncationSavings
 from layerprobe.values.facts import CHOOSING, WITHIN_FOLDS, assumed_text, chosen_on_text, identical_text
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, members_of, spoken_name
 from layerprobe.values.records import RunRecord
-from layerprobe.values.scores import SPLITS, Score, Subject, is_recall, shared_notes
+from layerprobe.values.scores import SPLITS, Subject, is_recall, shared_notes
 from layerprobe.workflow.choose.candidates import (
     CandidateKey,
     CandidateRun,
-    Group,
-    candidates_of,
+    StoredValues,
     group_by_experiment,
-    group_of,
+    mean_over_trainings,
     open_candidates,
+    run_names,
+    runs_by_fold,
+    shared_keys,
 )
-from layerprobe.workflow.choose.choosing import Baseline, CandidateSet, choose_among, list_names
+from layerprobe.workflow.choose.choosing import Candidate, Candidates, choose_among, list_names
 from layerprobe.workflow.choose.indexed_layer import measure_indexes
 from layerprobe.workflow.choose.refits import Refits
 from layerprobe.workflow.choose.request import ChooseRequest
@@ -69,16 +71,17 @@ def choose_candidates(
     further: Iterable[RankedLayer] = (),
 ) -> Choice:
     """As `choose_runs`, among the candidates of runs."""
-    groups: Sequence[Group] = group_by_experiment(candidate_runs)
-    first_run, further = groups[0].runs[0], list(further)
+    experiments: Mapping[str, Sequence[CandidateRun]] = group_by_experiment(candidate_runs)
+    first_run, further = candidate_runs[0], list(further)
     if request.indexes and first_run.test is None:
         message = "--index shows recall on test, and there are no test classes"
         raise RecipeError(message, fix="Leave it out, or give a split test")
     seed, device = int(first_run.record.seed), from_recipe.choose_device(request.device)
     refits = Refits(device, seed, request.metric, listener)
-    notes, folded = [note for group in groups for note in _note_origins(group)], False
+    notes = [note for name, trainings in experiments.items() for note in _note_origins(name, trainings)]
+    folded = False
     if first_run.is_fitted_on or (further and FITTED_ON not in first_run.record.manifests):
-        groups, folded, left_out = refits.search_within_folds(groups, further)
+        experiments, folded, left_out = refits.search_within_folds(experiments, further)
         where = "" if first_run.split == "test" else f"{chosen_on_text(first_run.split)}: "
         notes += [f"{where}{WITHIN_FOLDS}"] * folded + left_out
     if first_run.split == "test" and not folded:
@@ -86,19 +89,20 @@ def choose_candidates(
     if request.cluster is None:
         folders = folders_note_of_run(first_run.run, first_run.choosing.last_split.epoch, first_run.split)
         notes += [] if folders is None else [folders]
-    notes += [note for group in groups for note in _note_skipped(group)]
-    candidates, unmeasured = candidate_set_of(groups, request, seed, folded=folded), list[str]()
+    notes += [note for trainings in experiments.values() for note in _note_skipped(trainings)]
+    candidates, unmeasured = candidates_of(experiments, request, folded=folded), list[str]()
     if is_recall(request.metric):
-        candidates = replace(candidates, finer=refits.measure_average_precisions(groups, folded, unmeasured))
+        average_precisions = refits.measure_average_precisions(experiments, folded, unmeasured)
+        candidates = replace(candidates, average_precisions=average_precisions)
     choice = choose_among(candidates, notes, within=request.within, seed=seed)
-    group, basis = group_of(groups, choice.run), ""
+    trainings, basis = experiments[choice.run], ""
     if first_run.chooses_on_test_as_seen:
         basis = cross_fitted_as_seen(first_run.run, first_run.record, first_run.choosing.classes)
-    notes = [*dict.fromkeys(unmeasured), *_note_identical(group, choice, folded=folded)]
-    choice = replace(complete_choice(choice, groups), notes=(*choice.notes, *notes), basis=basis)
+    notes = [*dict.fromkeys(unmeasured), *_note_identical(trainings, choice, folded=folded)]
+    choice = replace(choice, notes=(*choice.notes, *notes), basis=basis)
     if not request.indexes:
         return choice
-    return replace(choice, indexes=measure_indexes(group.runs[0].run, choice, request.indexes, device))
+    return replace(choice, indexes=measure_indexes(trainings[0].run, choice, request.indexes, device))
 
 
 def cut_after(record: RunRecord, layer: LayerKey) -> TruncationSavings | None:
@@ -116,138 +120,139 @@ def cut_after(record: RunRecord, layer: LayerKey) -> TruncationSavings | None:
     return TruncationSavings(min(parameters), None if None in operations else min(operations))
 
 
-def candidate_set_of(
-    groups: Sequence[Group], request: ChooseRequest, seed: int, *, folded: bool = False
-) -> CandidateSet:
-    """The candidates of groups of runs, in the order of `candidates_of`; cross-fitted if test classes are chosen on.
+def candidates_of(
+    experiments: Mapping[str, Sequence[CandidateRun]], request: ChooseRequest, *, folded: bool = False
+) -> Candidates:
+    """The candidates of runs by experiment; cross-fitted if test classes are chosen on.
 
     Args:
         folded: whether each fold of classes was searched in itself.
     """
-    first_run, rows = groups[0].runs[0], candidates_of(groups)
-    choosing, test = first_run.choosing, first_run.test
-    names = {group: group.name if len(groups) > 1 else "" for group in groups}
-    described = {group: _describe_candidates(group, name) for group, name in names.items()}
-
-    def subject_of(candidate: Candidate, split: str) -> Subject:
-        """What is scored of a candidate; without a seed if its group has several trainings."""
-        group = group_of(groups, candidate.run)
-        record, key = group.runs[0].record, (candidate.epoch or 0, candidate.ranked)
-        stored = [run.choosing if split == first_run.split else run.test for run in group.runs]
-        notes_by_key = [values.score_notes for values in stored if values is not None]
-        notes = shared_notes([by_key.get(key) or shared_notes(by_key.values() or [()]) for by_key in notes_by_key])
-        seed = record.seed if len(group.runs) == 1 else None
-        return Subject(group.name, str(record.experiment), seed, key[0], split, candidate.ranked, notes)
-
-    def sums(sums_of: Callable[[Group, Sequence[CandidateKey]], UnitSums]) -> UnitSums:
-        return stack_means([sums_of(group, [*group.keys, *group.embeddings]) for group in groups])
-
-    values = sums(Group.choosing_sums)
-    crossed = first_run.split == "test"
-    return CandidateSet(
-        candidates=[described[group][key] for group, key in rows],
+    first_run = next(iter(experiments.values()))[0]
+    choosing, gallery = first_run.choosing, first_run.choosing if first_run.test is None else first_run.test
+    competing, compared, embeddings = [], [], {}
+    for name, trainings in experiments.items():
+        keys = shared_keys(trainings)
+        shared = set.intersection(*(set(candidate_run.embeddings) for candidate_run in trainings))
+        others = [key for key in trainings[0].embeddings if key in shared]
+        baselines = {candidate_run.baseline for candidate_run in trainings}
+        embedding = baselines.pop() if len(baselines) == 1 else None  # else it is not that of all trainings
+        described = _describe_candidates(name, trainings, [*keys, *others], embedding)
+        competing += [described[key] for key in keys]
+        compared += [described[key] for key in others]
+        if embedding is not None:
+            embeddings[name] = described[embedding]
+    candidates = Candidates(
+        competing,
         split=first_run.split,
-        subject_of=subject_of,
-        choosing=values,
-        above_chance=sums(Group.above_chance),
-        identities=[_identify(group, key) for group, key in rows],
-        among_half=np.array([group.among_half(key) for group, key in rows]),
         classes=choosing.classes // (FOLDS if folded else 1),
-        gallery_classes=(choosing if test is None else test).classes,
-        test=None if crossed or test is None else sums(Group.test_sums),
-        folds=folds_of(range(values.sums.shape[1]), seed=seed) if crossed else None,
-        baselines={
-            names[group]: baseline
-            for group in groups
-            if (baseline := _find_baseline(group, described[group])) is not None
-        },
-        only_compared=frozenset(index for index, (group, key) in enumerate(rows) if key in group.embeddings),
+        gallery_classes=gallery.classes,
+        compared=compared,
+        embeddings=embeddings,
         cluster=request.cluster,
         within_folds=folded,
         metric=request.metric,
     )
+    if first_run.split != "test":
+        return candidates
+    return replace(candidates, folds=folds_of(choosing.units, seed=int(first_run.record.seed)))
 
 
-def _describe_candidates(group: Group, name: str) -> dict[CandidateKey, Candidate]:
-    """The candidates of a group and its embeddings, with their dimensions from all feature files of the first run.
+def _describe_candidates(
+    name: str, trainings: Sequence[CandidateRun], keys: Sequence[CandidateKey], embedding: CandidateKey | None
+) -> dict[CandidateKey, Candidate]:
+    """Candidates of an experiment, and its embedding, with dimensions from all feature files of the first run.
 
     Args:
-        name: of the group if several compete; else empty.
+        keys: of what is measured on the classes that are chosen on, the embedding perhaps among them.
     """
-    run, order = group.runs[0].run, group.runs[0].record.layer_order
+    run, record, split = trainings[0].run, trainings[0].record, trainings[0].split
+    described = list(dict.fromkeys([*keys, *([] if embedding is None else [embedding])]))
+    dims = _read_dims(run, [ranked for _, ranked in described])
+    choosing = mean_over_trainings(trainings, lambda candidate_run: candidate_run.choosing.sums(keys))
+    above_chance = mean_over_trainings(trainings, lambda candidate_run: candidate_run.choosing.above_chance(keys))
+    tests = [candidate_run.test for candidate_run in trainings if candidate_run.test is not None]
+    test = mean_of([stored.sums(described) for stored in tests]) if tests else None
+    galleries = [candidate_run.whole_gallery for candidate_run in trainings if candidate_run.whole_gallery is not None]
+    candidates = {}
+    for index, (key, dim) in enumerate(zip(described, dims, strict=True)):
+        (epoch, ranked), is_chosen_on = key, index < len(keys)
+        notes = _notes_of_scores([candidate_run.choosing for candidate_run in trainings], key)
+        seed = record.seed if len(trainings) == 1 else None
+        candidates[key] = Candidate(
+            Subject(name, str(record.experiment), seed, epoch, split, ranked, notes),
+            dim,
+            _find_position(ranked.layer, record.layer_order),
+            choosing[[index]] if is_chosen_on else None,
+            above_chance[[index]] if is_chosen_on else None,
+            _average_among_half(trainings, key) if is_chosen_on else np.nan,
+            _identify(trainings, key),
+            None if test is None else test[[index]],
+            _notes_of_scores(tests, key),
+            mean_of([stored.sums([key]) for stored in galleries]) if galleries and key == embedding else None,
+            cut_after(record, ranked.layer),
+            len(trainings),
+        )
+    return candidates
+
+
+def _read_dims(run: Run, layers: Sequence[RankedLayer]) -> list[int]:
+    """The dimensions of layers, from all feature files of a run."""
     dims: dict[LayerKey, int] = {}
     for epoch, split in product(run.read().epochs, SPLITS):
         if run.has_features(epoch, split):
             with contextlib.suppress(DataError, BusyError):
                 dims |= {layer: dim for layer, (dim, _) in run.feature_head(epoch, split).columns.items()}
-    candidates = {}
-    for epoch, ranked in filter(None, dict.fromkeys([*group.keys, *group.embeddings, group.baseline])):
+    reduced = []
+    for ranked in layers:
         members = members_of(ranked.layer, dims)
         if not members:
             fix = f"Run {run.command('probe', '--layers', str(ranked.layer))}"
             raise DataError(f"the features of {ranked.layer} are gone", file=run.folder, fix=fix)
-        dim = parse_chain(ranked.reduction).dim(sum(dims[member] for member in members))
-        # The position of A+B is that of the last of them.
-        names = [ranked.layer.layer] if ranked.layer.layer in order else ranked.layer.layer.split("+")
-        position = max((order.index(layer) for layer in names if layer in order), default=len(order))
-        candidates[epoch, ranked] = Candidate(epoch, ranked, dim, position, name)
-    return candidates
+        reduced.append(parse_chain(ranked.reduction).dim(sum(dims[member] for member in members)))
+    return reduced
 
 
-def _find_baseline(group: Group, described: Mapping[CandidateKey, Candidate]) -> Baseline | None:
-    """The embedding of a group; None unless all its runs have it at one epoch."""
-    key = group.baseline
-    if key is None:
-        return None
-    whole_galleries = [run.whole_gallery.sums([key]) for run in group.runs if run.whole_gallery is not None]
-    return Baseline(described[key], group.test_sums([key]), mean_of(whole_galleries) if whole_galleries else None)
+def _notes_of_scores(parts: Sequence[StoredValues], key: CandidateKey) -> tuple[str, ...]:
+    """The notes of a candidate's scores that its trainings share; of one without a score those of all scores."""
+    return shared_notes([stored.score_notes.get(key) or stored.shared_notes for stored in parts] or [()])
 
 
-def _identify(group: Group, key: CandidateKey) -> tuple[Hashable, ...]:
+def _find_position(layer: LayerKey, order: Sequence[str]) -> int:
+    """The position of a layer in the network; of `A+B` that of the last of them."""
+    names = [layer.layer] if layer.layer in order else layer.layer.split("+")
+    return max((order.index(name) for name in names if name in order), default=len(order))
+
+
+def _average_among_half(trainings: Sequence[CandidateRun], key: CandidateKey) -> float:
+    """Mean Recall@K of a candidate among half of the negatives, where it is chosen on; NaN if unknown."""
+    values = [candidate_run.choosing.query_values[key].among_half for candidate_run in trainings]
+    return float(np.mean([np.nan if hits is None else np.nanmean(hits) for hits in values]))
+
+
+def _identify(trainings: Sequence[CandidateRun], key: CandidateKey) -> tuple[Hashable, ...]:
     """Equal for candidates that rank every query alike: those of their ranks, or of the layer before a new fit."""
     epoch, ranked = key
     raw, identities = (epoch, replace(ranked, reduction=NO_REDUCTION)), list[Hashable]()
-    for candidate_run in group.runs:
+    for candidate_run in trainings:
         rank_hashes = candidate_run.choosing.identities
         identities.append(rank_hashes.get(key) or (rank_hashes.get(raw) or key, ranked.reduction))
     return tuple(identities)
 
 
-def complete_choice(choice: Choice, groups: Sequence[Group]) -> Choice:
-    """The choice with the number of trainings as the n of its scores, as in every mean over seeds, and with costs."""
-
-    def add_trainings(score: Score) -> Score:
-        trainings = len(group_of(groups, score.run).runs)
-        return score if trainings == 1 else replace(score, n=trainings)
-
-    def price(ship: Ship) -> Price:
-        cut = cut_after(record, ship.ranked.layer)
-        return Price(ship.bytes_per_image, None if cut is None or cut.operations is None else 1 - cut.operations)
-
-    record, embedding = group_of(groups, choice.run).runs[0].record, choice.embedding
-    completed = replace(
-        choice,
-        embedding=embedding and replace(embedding, price=price(embedding.layer)),
-        price=price(choice.ship),
-        preferred_price=price(choice.preferred),
-        cut=cut_after(record, choice.ship.ranked.layer),
-    )
-    return replace_parts(completed, Score, add_trainings)
-
-
-def _note_identical(group: Group, choice: Choice, *, folded: bool) -> list[str]:
+def _note_identical(trainings: Sequence[CandidateRun], choice: Choice, *, folded: bool) -> list[str]:
     """The notes on identical images among those chosen on and tested on, with the choice's values without them.
 
     Of several trainings, and of a candidate that is measured anew, the number of queries alone.
     """
-    run, notes = group.runs[0], []
+    run, notes = trainings[0], []
     key = (choice.chosen.epoch, choice.chosen.ranked)
     for stored in (run.choosing, run.test):
         if stored is None or (identical := stored.identical()) is None:
             continue
         in_fifths = ", in fifths of the classes," * (folded and stored.last_split.split == run.split)
         name = f"{spoken_name(key[1])}{in_fifths}"
-        values = stored.query_values[key].values if key in stored.query_values and len(group.runs) == 1 else None
+        values = stored.query_values[key].values if key in stored.query_values and len(trainings) == 1 else None
         facts = identical_facts(name, values, identical, metric=choice.chosen.metric)
         if facts:
             text = identical_text(replace(facts, item=stored.item), len(identical))
@@ -255,17 +260,18 @@ def _note_identical(group: Group, choice: Choice, *, folded: bool) -> list[str]:
     return list(dict.fromkeys(filter(None, notes)))
 
 
-def _note_origins(group: Group) -> list[str]:
-    """Where the hits of a group come from."""
-    first_run = group.runs[0]
-    parts = [stored for candidate_run in group.runs for stored in (candidate_run.choosing, candidate_run.test)]
+def _note_origins(name: str, trainings: Sequence[CandidateRun]) -> list[str]:
+    """Where the hits of an experiment's trainings come from."""
+    first_run = trainings[0]
+    parts = [stored for candidate_run in trainings for stored in (candidate_run.choosing, candidate_run.test)]
     notes = [note for stored in parts if stored is not None for note in stored.notes]
-    if len(group.runs) > 1:
-        notes.append(f"experiment {group.name}: mean of {group.run_names}")
+    if len(trainings) > 1:
+        notes.append(f"experiment {name}: mean of {run_names(trainings)}")
     if first_run.fold is not None:
         notes.append("each class is scored by the runs that held it out")
         count = first_run.record.data["validation_folds"]
-        if missing := [str(fold) for fold in range(count) if fold not in group.folds]:
+        folds = runs_by_fold(trainings)
+        if missing := [str(fold) for fold in range(count) if fold not in folds]:
             notes.append(f"missing of {count} folds: {', '.join(missing)}; name their runs to choose on every class")
     if first_run.split == "train":
         notes.append(f"{CHOOSING}: those of train, which the network has not seen at these epochs")
@@ -278,14 +284,14 @@ def _note_origins(group: Group) -> list[str]:
     return notes
 
 
-def _note_skipped(group: Group) -> list[str]:
+def _note_skipped(trainings: Sequence[CandidateRun]) -> list[str]:
     """What is not ranked everywhere."""
-    shared_keys, split = set(group.keys), chosen_on_text(group.runs[0].split)
+    shared, split = set(shared_keys(trainings)), chosen_on_text(trainings[0].split)
     notes = []
-    if partial := [key for candidate_run in group.runs for key in candidate_run.keys if key not in shared_keys]:
-        names = _list_candidates(partial, group.runs[0].run.name)
-        notes.append(f"skipped: not ranked in every one of {group.run_names}: {names}")
-    for candidate_run in group.runs:
+    if partial := [key for candidate_run in trainings for key in candidate_run.keys if key not in shared]:
+        names = _list_candidates(partial, trainings[0].run.name)
+        notes.append(f"skipped: not ranked in every one of {run_names(trainings)}: {names}")
+    for candidate_run in trainings:
         run, untested = candidate_run.run.name, candidate_run.candidates.difference(candidate_run.stored_keys)
         if keys := [key for key in candidate_run.choosing.query_values if key in untested]:
             notes.append(f"skipped: ranked on {split} but not on test in {run}: {_list_candidates(keys, run)}")

@@ -5,215 +5,251 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.statistics.choice import EQUAL, Finer, cross_fit, folds_of, optimism, pick, resample_choice
-from layerprobe.statistics.units import UnitSums, intervals
-from layerprobe.statistics.verdict import Advised, Judged, above, advise, gains, growth_of_differences, judge
+from layerprobe.statistics.choice import EQUAL, cross_fit, folds_of, optimism, pick, resample_choice
+from layerprobe.statistics.units import UnitSums, intervals, stack_means
+from layerprobe.statistics.verdict import Judged, above, advise, gains, growth_of_differences, judge
 from layerprobe.system.errors import DataError, NumericError
-from layerprobe.values.choice import Candidate, Certainty, Choice, Embedding, Price, candidate_names
+from layerprobe.values.choice import Certainty, Choice, Embedding, Price, Ship, TruncationSavings
 from layerprobe.values.facts import WITHIN_FOLDS, chosen_on_text
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
-from layerprobe.values.retrieval import FloatArray
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer, layer_names
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.choose.request import WITHIN
 
-SubjectOf = Callable[[Candidate, str], Subject]  # candidate and split -> what is scored
-
 
 @dataclass(frozen=True, eq=False)
-class Baseline:
-    """The embedding of a run, without a reduction, at the last measured epoch.
+class Candidate:
+    """A layer at an epoch, with its pool, reduction and similarity, and its values by class: means over trainings.
 
     Args:
-        test: (1, U') its values on the test classes.
-        whole_gallery: (1, U') the same in the gallery of all test classes, where `test` is searched within folds; else
-            None.
+        subject: what is scored of it on the classes that are chosen on. Its notes are those of all its scores there,
+            but that it is searched within folds.
+        dim: numbers, or bits, of an image's vector.
+        position: of the layer in the network.
+        choosing: (1, U) values on the classes that are chosen on; of a reduction that is fitted on them, out of fold.
+            None only of an embedding that is not measured there.
+        above_chance: (1, U) Recall@1 over that of a random ranking; None likewise.
+        among_half: their mean in a gallery with half of the negatives; NaN where that is unknown.
+        identity: candidates of one identity rank every query alike.
+        test: (1, U') values on the test classes, those of `choosing` if cross-fitted; None without test classes.
+        test_notes: as the notes of `subject`, on test.
+        whole_gallery: (1, U') of an embedding, the values in the gallery of all test classes, where `test` is searched
+            within folds; else None.
+        cut: what comes after the layer in the network; None if unknown.
+        trainings: over which the values are means.
     """
 
-    candidate: Candidate
-    test: UnitSums
+    subject: Subject
+    dim: int
+    position: int
+    choosing: UnitSums | None
+    above_chance: UnitSums | None
+    among_half: float
+    identity: Hashable
+    test: UnitSums | None
+    test_notes: tuple[str, ...] = ()
     whole_gallery: UnitSums | None = None
+    cut: TruncationSavings | None = None
+    trainings: int = 1
+
+    @property
+    def run(self) -> str:
+        """The run's name; the experiment's of several trainings."""
+        return self.subject.run
+
+    @property
+    def key(self) -> tuple[int, RankedLayer]:
+        """Epoch and layer."""
+        return self.subject.epoch, self.subject.ranked
+
+    @property
+    def steps(self) -> int:
+        """The number of reductions in its chain."""
+        reduction = self.subject.ranked.reduction
+        return 0 if reduction == NO_REDUCTION else reduction.count("+") + 1
+
+    @property
+    def cost(self) -> tuple[int, int, int, int]:
+        """A lower one is cheaper: bytes an image, then position, then length of the chain, then epoch."""
+        return (self.layer.bytes_per_image, self.position, self.steps, self.subject.epoch)
+
+    @property
+    def layer(self) -> Ship:
+        """The layer as in a `Choice`; 4 bytes for each number, 1/8 for each bit."""
+        epoch, ranked = self.key
+        size = -(-self.dim // 8) if ranked.similarity == "hamming" else 4 * self.dim
+        return Ship(ranked.layer.layer, ranked.layer.pool, ranked.reduction, epoch, self.dim, size)
+
+    @property
+    def price(self) -> Price:
+        """What an image costs with it."""
+        operations = None if self.cut is None else self.cut.operations
+        return Price(self.layer.bytes_per_image, None if operations is None else 1 - operations)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether it has valid numbers on the classes that are chosen on."""
+        return all(x is not None and np.isfinite(x.sums).all() for x in (self.choosing, self.above_chance))
 
 
 @dataclass(frozen=True, eq=False)
-class CandidateSet:
-    """C candidates.
+class Candidates:
+    """C candidates that compete on the same queries.
 
     Args:
+        competing: C.
         split: whose classes are chosen on: validation; train where the network has not seen them; test if cross-fitted.
-        subject_of: the notes of a subject are those of all its scores, but that it is searched within folds.
-        choosing: (C, U) values on these classes; of a reduction that is fitted on them, out of fold.
-        above_chance: (C, U) Recall@1 over that of a random ranking.
-        identities: C; candidates of one identity rank every query alike.
-        among_half: (C,) their means in a gallery with half of the negatives; NaN where that is unknown.
         classes: of the gallery that is searched on the classes that are chosen on.
         gallery_classes: of the gallery that the choice is for: that of test.
-        test: (C, U') values on the test classes; None without test classes, and if cross-fitted.
+        compared: those that do not compete, and with which the preferred one is compared.
+        embeddings: run -> its embedding without a reduction at the last measured epoch, be it competing or not; empty
+            if that is unknown or not measured on test.
         folds: (U,) fold of each class; None unless cross-fitted.
-        baselines: run, as in `Candidate` -> its embedding; empty if that is unknown or not measured.
-        only_compared: the places of those that are no candidates, and only compared.
         cluster: whose values are the units; None for the classes.
         within_folds: whether each fold of the classes that are chosen on is searched in itself.
-        finer: the measure that decides between near means, on the classes that are chosen on; None without one.
+        average_precisions: of some candidates, (C', U) on the classes that are chosen on, where they can be measured:
+            they decide between near means. None without them.
         metric: of the values.
     """
 
-    candidates: Sequence[Candidate]
+    competing: Sequence[Candidate]
     split: str
-    subject_of: SubjectOf
-    choosing: UnitSums
-    above_chance: UnitSums
-    identities: Sequence[Hashable]
-    among_half: FloatArray
     classes: int
     gallery_classes: int
-    test: UnitSums | None = None
+    compared: Sequence[Candidate] = ()
+    embeddings: Mapping[str, Candidate] = field(default_factory=dict)
     folds: NDArray[np.int64] | None = None
-    baselines: Mapping[str, Baseline] = field(default_factory=dict)
-    only_compared: frozenset[int] = frozenset()
     cluster: str | None = None
     within_folds: bool = False
-    finer: Finer | None = None
+    average_precisions: Callable[[Sequence[Candidate]], UnitSums | None] | None = None
     metric: str = "R@1"
+
+    @cached_property
+    def choosing(self) -> UnitSums:
+        """(C, U) the values on the classes that are chosen on."""
+        return stack_means([x.choosing for x in self.competing if x.choosing is not None])
+
+    @cached_property
+    def test(self) -> UnitSums | None:
+        """(C, U') the values on the test classes, cross-fitted or not; None without any."""
+        tests = [x.test for x in self.competing if x.test is not None]
+        return stack_means(tests) if tests else None
 
     @property
     def costs(self) -> list[tuple[int, ...]]:
         """The cost of each candidate."""
-        return [candidate.cost for candidate in self.candidates]
+        return [candidate.cost for candidate in self.competing]
 
     @property
     def raw(self) -> list[bool]:
         """Whether each candidate is a layer without post-processing."""
-        return [candidate.steps == 0 for candidate in self.candidates]
+        return [candidate.steps == 0 for candidate in self.competing]
 
     @property
     def growth(self) -> float | None:
         """By how much differences grow from the gallery that is searched to that which the choice is for, if larger."""
-        there = np.isfinite(self.among_half)
+        among_half = np.array([candidate.among_half for candidate in self.competing])
+        there = np.isfinite(among_half)
         if not there.any():
             return None
-        misses, among_half = (1 - float(means[there].mean()) for means in (self.choosing.means, self.among_half))
-        return growth_of_differences(misses, among_half, self.classes, self.gallery_classes)
+        misses, among_half_misses = (1 - float(means[there].mean()) for means in (self.choosing.means, among_half))
+        return growth_of_differences(misses, among_half_misses, self.classes, self.gallery_classes)
 
-    @property
-    def on_test(self) -> UnitSums | None:
-        """(C, U') the values on the test classes, cross-fitted or not."""
-        return self.choosing if self.folds is not None else self.test
+    def finer(self, places: Sequence[int]) -> UnitSums | None:
+        """The measure that decides between near means, of some candidates; None where it is not known."""
+        return self.average_precisions and self.average_precisions([self.competing[place] for place in places])
 
-    def select(self, positions: Sequence[int]) -> CandidateSet:
-        """Some of the candidates."""
-        selected, finer = list(positions), self.finer or (lambda _: None)
-        return replace(
-            self,
-            candidates=[self.candidates[position] for position in selected],
-            choosing=self.choosing[selected],
-            above_chance=self.above_chance[selected],
-            identities=[self.identities[position] for position in selected],
-            among_half=self.among_half[selected],
-            test=None if self.test is None else self.test[selected],
-            only_compared=frozenset(new for new, position in enumerate(selected) if position in self.only_compared),
-            finer=None if self.finer is None else lambda subset: finer([selected[position] for position in subset]),
-        )
+    def names(self, candidates: Sequence[Candidate], among: Sequence[Candidate] = ()) -> list[str]:
+        """`pool5.2@max`, or `netA#16:pool5.2@max` if those `among` which they are chosen differ in run or epoch.
+
+        Args:
+            among: empty for all, those that are only compared, too.
+        """
+        every = among or [*self.competing, *self.compared]
+        names = layer_names(candidate.subject.ranked for candidate in candidates)
+        if len({(candidate.run, candidate.subject.epoch) for candidate in every}) == 1:
+            return names
+        return [f"{x.run}#{x.subject.epoch}:{name}" for x, name in zip(candidates, names, strict=True)]
 
     def score(
         self,
         candidate: Candidate,
         split: str,
-        row: UnitSums | None,
+        values: UnitSums | None,
         notes: tuple[str, ...] = (),
         *,
         whole_gallery: bool = False,
     ) -> Score:
-        """The score of a candidate, with its interval.
+        """The score of a candidate, with its interval; its n is that of its queries, or of several trainings.
 
         Args:
-            row: (1, U) its values; None where it is not measured.
+            values: (1, U); None where it is not measured.
             whole_gallery: whether they are of the whole gallery where those of `choosing` are within folds.
         """
-        subject = self.subject_of(candidate, split)
-        if self.within_folds and split == self.split and not whole_gallery:
+        subject, trainings = candidate.subject, candidate.trainings
+        if split != self.split:
+            subject = replace(subject, split=split, notes=candidate.test_notes)
+        elif self.within_folds and not whole_gallery:
             subject = replace(subject, notes=(*subject.notes, WITHIN_FOLDS))
-        if row is None:
-            return subject.score(self.metric, None, 0, [*notes, "not measured"])
-        count = round(float(row.counts.sum()))
-        if not np.isfinite(row.sums).all():
+        count = trainings if trainings > 1 else 0 if values is None else round(float(values.counts.sum()))
+        if values is None:
+            return subject.score(self.metric, None, count, [*notes, "not measured"])
+        if not np.isfinite(values.sums).all():
             return subject.score(self.metric, None, count, [*notes, "NaN"])
-        (interval,), units = intervals(row), None
-        if interval is not None or row.units < FEWEST_UNITS:
-            units = SamplingUnits(IntervalKind(cluster=self.cluster), row.units)
-        return subject.score(self.metric, float(row.means[0]), count, notes, interval=interval, units=units)
+        (interval,), units = intervals(values), None
+        if interval is not None or values.units < FEWEST_UNITS:
+            units = SamplingUnits(IntervalKind(cluster=self.cluster), values.units)
+        return subject.score(self.metric, float(values.means[0]), count, notes, interval=interval, units=units)
 
 
 BEST_ON_TEST = "best on test: chosen by looking"
 _MOST_NAMES = 4  # candidates that a note names
+_WITHOUT_TEST: Mapping[str, Any] = {
+    "test": None,
+    "preferred_test": None,
+    "embedding": None,
+    "gain": None,
+    "gain_classes": None,
+    "gain_elsewhere": False,
+    "advice": "unknown",
+    "test_classes": None,
+    "best_on_test": None,
+    "regret": None,
+    "optimism": None,
+}  # of a `Choice`
 
 
-def choose_among(
-    candidate_set: CandidateSet, notes: Sequence[str] = (), *, within: float = WITHIN, seed: int = 0
-) -> Choice:
+def choose_among(candidates: Candidates, notes: Sequence[str] = (), *, within: float = WITHIN, seed: int = 0) -> Choice:
     """Choose a candidate, decide between it and the embedding, and score on test what is selected.
 
     Args:
         within: points of the metric that do not matter.
 
-    Returns:
-        `cut` is None.
-
     Raises:
         DataError: no candidate is above chance.
         NumericError: no candidate has a valid number.
     """
-    eligible, skipped = _select_eligible(candidate_set, seed)
-    candidates, choosing, on_test = eligible.candidates, eligible.choosing, eligible.on_test
-    costs, raw, means, growth = eligible.costs, eligible.raw, choosing.means, eligible.growth
-    judge_by = partial(judge, within=within / 100, growth=growth or 1.0, seed=seed)
-
+    eligible, skipped = _select_eligible(candidates, seed)
+    choosing, costs, raw, growth = eligible.choosing, eligible.costs, eligible.raw, eligible.growth
     index = pick(choosing, costs, raw, eligible.finer)
-    preferred, judged = candidates[index], judge_by(choosing, index)
+    judge_by = partial(judge, within=within / 100, growth=growth or 1.0, seed=seed)
+    judged, means, names = judge_by(choosing, index), choosing.means, candidates.names(eligible.competing)
     layer, post_processing = _judge_layer(eligible, index, judge_by)
     expected_loss, shares = resample_choice(choosing, costs, raw, seed=seed)
-
-    # On test; if cross-fitted, each fold by the choice on the others.
-    fold_places: tuple[int, ...] = ()
-    row = None if on_test is None else on_test[[index]]
-    if eligible.folds is not None:
-        fold_places, row = _cross_fit(eligible, eligible.folds)
-    crossed = (f"cross-fitted, {len(fold_places)} folds",) if fold_places else ()
-    preferred_test = None if row is None else candidate_set.score(preferred, "test", row, crossed)
-    embedding, advised, baseline = _compare_with_embedding(
-        candidate_set, preferred, row, within=within / 100, seed=seed, enough=judged.at_most is not None
-    )
-    selected, test = preferred, preferred_test
-    if baseline is not None:
-        selected, test = baseline.candidate, candidate_set.score(baseline.candidate, "test", baseline.test)
-    position = candidate_set.candidates.index(selected) if selected in candidate_set.candidates else None
-    chosen_row = None if position is None else candidate_set.choosing[[position]]
-    chosen = candidate_set.score(selected, candidate_set.split, chosen_row, crossed)
-    best = regret = None
-    if on_test is not None:
-        best_place = pick(on_test, costs, raw)
-        best = candidate_set.score(candidates[best_place], "test", on_test[[best_place]], (BEST_ON_TEST,))
-        value = test.value if test is not None and selected in candidates and not crossed else None
-        regret = None if value is None or best.value is None else best.value - value
-    names = candidate_names(candidates, chosen.run, candidate_set.candidates)
-    return Choice(
-        run=chosen.run,
-        ship=selected.ship,
-        preferred=preferred.ship,
-        chosen=chosen,
-        test=test,
-        preferred_test=preferred_test,
-        embedding=embedding,
-        gain=None if advised is None else advised.gain,
-        gain_classes=None if advised is None else advised.units,
-        gain_elsewhere=advised is not None and advised.decided_elsewhere,
-        price=Price(selected.bytes_per_image, None),
-        preferred_price=Price(preferred.bytes_per_image, None),
-        advice="unknown" if advised is None else advised.advice,
+    preferred = eligible.competing[index]
+    choice = Choice(
+        run=preferred.run,
+        ship=preferred.layer,
+        preferred=preferred.layer,
+        chosen=candidates.score(preferred, candidates.split, preferred.choosing),
+        price=preferred.price,
+        preferred_price=preferred.price,
         verdict=judged.verdict,
         at_most=None if judged.at_most is None else 100 * judged.at_most,
         expected_loss=None if judged.at_most is None else 100 * (growth or 1.0) * expected_loss,
@@ -223,84 +259,120 @@ def choose_among(
         lead=judged.lead,
         ties=int((means >= means[index] - EQUAL).sum()) - 1 if means[index] >= means.max() - EQUAL else 0,
         equivalent=tuple(names[other] for other in sorted(judged.equivalent, key=costs.__getitem__)),
-        candidates=len(candidates),
+        candidates=len(eligible.competing),
         classes=choosing.units,
-        test_classes=None if on_test is None else on_test.units,
-        gallery_classes=candidate_set.classes if growth is None else candidate_set.gallery_classes,
+        gallery_classes=candidates.classes if growth is None else candidates.gallery_classes,
         extrapolated=growth is not None,
         classes_needed=judged.units_needed,
-        best_on_test=best,
-        regret=regret,
-        optimism=None if on_test is None else optimism(on_test, folds_of(range(on_test.sums.shape[1]), seed=seed)),
-        shares={
-            names[other]: float(shares[other]) for other in np.argsort(-shares, kind="stable") if shares[other] > 0
-        },
-        within_folds=candidate_set.within_folds and candidate_set.split == "test",
+        shares={names[other]: float(shares[other]) for other in np.argsort(-shares, kind="stable") if shares[other]},
+        within_folds=candidates.within_folds and candidates.split == "test",
         within=within,
-        units="classes" if candidate_set.cluster is None else "clusters",
-        notes=(*crossed, *_note_disagreement(fold_places, names), *dict.fromkeys(notes)),
+        units="classes" if candidates.cluster is None else "clusters",
+        notes=tuple(dict.fromkeys(notes)),
         details=tuple(skipped),
+        cut=preferred.cut,
+        **_WITHOUT_TEST,
+    )
+    return _score_on_test(choice, candidates, eligible, index, seed)
+
+
+def _score_on_test(choice: Choice, candidates: Candidates, eligible: Candidates, index: int, seed: int) -> Choice:
+    """The choice with scores on test, and what is selected by the advice on the embedding; itself without test classes.
+
+    Args:
+        index: of the preferred candidate among the eligible ones. If cross-fitted, each fold is scored by the choice on
+            the others.
+    """
+    preferred, on_test = eligible.competing[index], eligible.test
+    values, crossed = preferred.test, tuple[str, ...]()
+    if on_test is None or values is None:
+        return choice
+    notes = choice.notes
+    if eligible.folds is not None:
+        fold_places, values = _cross_fit(eligible, eligible.folds)
+        crossed = (f"cross-fitted, {len(fold_places)} folds",)
+        notes = (*crossed, *_note_disagreement(fold_places, candidates.names(eligible.competing)), *notes)
+    preferred_test = candidates.score(preferred, "test", values, crossed)
+    selected, test = preferred, preferred_test
+    choice = _compare_with_embedding(choice, candidates, preferred, values, seed)
+    if choice.embedding is not None:
+        is_cheaper = choice.preferred.bytes_per_image < choice.embedding.layer.bytes_per_image
+        if choice.advice in ("keep", "unknown") or (choice.advice == "either" and not is_cheaper):
+            selected, test = candidates.embeddings[preferred.run], choice.embedding.test
+    best_place = pick(on_test, eligible.costs, eligible.raw)
+    best = candidates.score(eligible.competing[best_place], "test", on_test[[best_place]], (BEST_ON_TEST,))
+    value = test.value if selected in eligible.competing and not crossed else None
+    return replace(
+        choice,
+        ship=selected.layer,
+        chosen=candidates.score(selected, candidates.split, selected.choosing, crossed),
+        test=test,
+        preferred_test=preferred_test,
+        price=selected.price,
+        test_classes=on_test.units,
+        best_on_test=best,
+        regret=None if value is None or best.value is None else best.value - value,
+        optimism=optimism(on_test, folds_of(range(on_test.sums.shape[1]), seed=seed)),
+        notes=notes,
+        cut=selected.cut,
     )
 
 
-def _select_eligible(candidate_set: CandidateSet, seed: int) -> tuple[CandidateSet, list[str]]:
+def _select_eligible(candidates: Candidates, seed: int) -> tuple[Candidates, list[str]]:
     """The distinct candidates above chance with valid numbers, and notes on the others."""
-    competing = [index for index in range(len(candidate_set.candidates)) if index not in candidate_set.only_compared]
-    both = np.hstack([candidate_set.choosing.sums, candidate_set.above_chance.sums])
-    with_numbers = set(np.flatnonzero(np.isfinite(both).all(1)).tolist())
-    valid = [index for index in competing if index in with_numbers]
+    valid = [candidate for candidate in candidates.competing if candidate.is_finite]
     if not valid:
         raise NumericError("no candidate has a valid number", fix="Probe layers and epochs whose features are finite")
     notes = []
-    if invalid := len(competing) - len(valid):
+    if invalid := len(candidates.competing) - len(valid):
         notes.append(f"skipped: {invalid:,} of the candidates without a valid number")
-
-    def names_of(places: Sequence[int]) -> list[str]:
-        candidates, every = ([candidate_set.candidates[index] for index in some] for some in (places, competing))
-        return candidate_names(candidates, candidate_set.subject_of(every[0], candidate_set.split).run, every)
-
-    split, names = chosen_on_text(candidate_set.split), names_of(valid)
-    is_above = above(candidate_set.above_chance[valid], seed=seed).tolist()
+    split, names = chosen_on_text(candidates.split), candidates.names(valid, candidates.competing)
+    is_above = above(stack_means([x.above_chance for x in valid if x.above_chance is not None]), seed=seed).tolist()
     if not any(is_above):
-        classes = f"{candidate_set.choosing[valid].units} {split.removesuffix(' classes')} classes"
+        units = replace(candidates, competing=valid).choosing.units
+        classes = f"{units} {split.removesuffix(' classes')} classes"
         message = f"no layer is above chance on the {classes}: {list_names(names)}"
         raise DataError(message, fix="Check the labels, or measure another model")
     if not all(is_above):
         at_chance = [name for name, better in zip(names, is_above, strict=True) if not better]
         notes.append(f"skipped: not above chance on {split}: {list_names(at_chance)}")
-        valid = [index for index, better in zip(valid, is_above, strict=True) if better]
-    distinct = _find_distinct(candidate_set, valid)
-    if duplicates := len(valid) - len(distinct):
-        duplicate_names = [name for index, name in zip(valid, names_of(valid), strict=True) if index not in distinct]
-        verb = "ranks" if duplicates == 1 else "rank"
+        valid = [candidate for candidate, better in zip(valid, is_above, strict=True) if better]
+    distinct = _find_distinct(candidates, valid)
+    if duplicates := [candidate for candidate in valid if candidate not in distinct]:
+        duplicate_names = [
+            name
+            for candidate, name in zip(valid, candidates.names(valid, candidates.competing), strict=True)
+            if candidate in duplicates
+        ]
+        verb = "ranks" if len(duplicates) == 1 else "rank"
         notes.append(f"counted once: {list_names(duplicate_names)} {verb} every query like another candidate")
-    return candidate_set.select(distinct), notes
+    return replace(candidates, competing=distinct), notes
 
 
-def _find_distinct(candidate_set: CandidateSet, places: Sequence[int]) -> list[int]:
+def _find_distinct(candidates: Candidates, valid: Sequence[Candidate]) -> list[Candidate]:
     """One candidate of each identity: the embedding, else a reduction of it, else the cheapest."""
-    embeddings = {baseline.candidate for baseline in candidate_set.baselines.values()}
-    layers = {(candidate.run, candidate.ranked.layer) for candidate in embeddings}
+    embeddings = list(candidates.embeddings.values())
+    layers = {(embedding.run, embedding.subject.ranked.layer) for embedding in embeddings}
 
-    def order(index: int) -> tuple[bool, bool, tuple[int, ...]]:
-        candidate = candidate_set.candidates[index]
-        return candidate not in embeddings, (candidate.run, candidate.ranked.layer) not in layers, candidate.cost
+    def order(candidate: Candidate) -> tuple[bool, bool, tuple[int, ...]]:
+        is_reduced_embedding = (candidate.run, candidate.subject.ranked.layer) in layers
+        return candidate not in embeddings, not is_reduced_embedding, candidate.cost
 
-    distinct: dict[Hashable, int] = {}
-    for index in sorted(places, key=order):
-        distinct.setdefault(candidate_set.identities[index], index)
-    return sorted(distinct.values())
+    distinct: dict[Hashable, Candidate] = {}
+    for candidate in sorted(valid, key=order):
+        distinct.setdefault(candidate.identity, candidate)
+    return [candidate for candidate in valid if distinct[candidate.identity] is candidate]
 
 
 def _judge_layer(
-    candidate_set: CandidateSet, index: int, judge_by: Callable[[UnitSums, int], Judged]
+    eligible: Candidates, index: int, judge_by: Callable[[UnitSums, int], Judged]
 ) -> tuple[Certainty, Certainty | None]:
     """How sure a layer is, by its own best post-processing, and how sure its post-processing is; None for a single one.
 
     A layer is that of a run, whatever its epoch and pool.
     """
-    cells = candidate_set.choosing
-    layers = [(candidate.run, candidate.ranked.layer.layer) for candidate in candidate_set.candidates]
+    cells = eligible.choosing
+    layers = [(candidate.run, candidate.subject.ranked.layer.layer) for candidate in eligible.competing]
     of_layer = [other for other, layer in enumerate(layers) if layer == layers[index]]
     best = max(of_layer, key=cells.means.__getitem__)
 
@@ -314,76 +386,68 @@ def _judge_layer(
     return certainty([best, *rivals], best, len(set(layers)) - 1), post_processing
 
 
-def _cross_fit(candidate_set: CandidateSet, folds: NDArray[np.int64]) -> tuple[tuple[int, ...], UnitSums]:
+def _cross_fit(eligible: Candidates, folds: NDArray[np.int64]) -> tuple[tuple[int, ...], UnitSums]:
     """The candidate that the other folds choose for each fold, and (1, U) the values of each fold by its candidate."""
-    costs, raw, finer = candidate_set.costs, candidate_set.raw, candidate_set.finer
+    costs, raw = eligible.costs, eligible.raw
 
     def choose(other_folds: UnitSums, fold: int) -> int:
         def finer_there(places: Sequence[int]) -> UnitSums | None:
-            sums = None if finer is None else finer(places)
+            sums = eligible.finer(places)
             return None if sums is None else sums[:, folds != fold]
 
         return pick(other_folds, costs, raw, finer_there)
 
-    return cross_fit(candidate_set.choosing, folds, choose)
+    return cross_fit(eligible.choosing, folds, choose)
 
 
-def _compare_with_embedding(  # noqa: PLR0913 - the values and the rule
-    candidate_set: CandidateSet,
-    preferred: Candidate,
-    row: UnitSums | None,
-    *,
-    within: float,
-    seed: int,
-    enough: bool,
-) -> tuple[Embedding | None, Advised | None, Baseline | None]:
-    """The embedding, whether to switch from it, and itself where it is kept; None without one, or test classes.
+def _compare_with_embedding(
+    choice: Choice, candidates: Candidates, preferred: Candidate, values: UnitSums, seed: int
+) -> Choice:
+    """The choice with the embedding, whether to switch from it, and the gain; itself where that is not known.
 
     Args:
-        row: (1, U') the preferred candidate on test; of the procedure if cross-fitted.
-        within: a share.
-        enough: whether there are enough classes to choose on.
+        values: (1, U') of the preferred candidate on test; of the procedure if cross-fitted.
     """
-    baseline = candidate_set.baselines.get(preferred.run)
-    if baseline is None or row is None:
-        return None, None, None
-    advised = advise(row.minus(baseline.test), within=within, seed=seed)
-    if preferred.ship == baseline.candidate.ship:
+    embedding = candidates.embeddings.get(preferred.run)
+    if embedding is None or embedding.test is None:
+        return choice
+    advised = advise(values.minus(embedding.test), within=choice.within / 100, seed=seed)
+    if preferred.layer == embedding.layer:
         advised = replace(advised, advice="keep")
-    elif not enough:
+    elif choice.at_most is None:  # too few classes to choose on
         advised = replace(advised, advice="unknown")
-    is_cheaper = preferred.bytes_per_image < baseline.candidate.bytes_per_image
-    keeps = advised.advice in ("keep", "unknown") or (advised.advice == "either" and not is_cheaper)
-    return _score_embedding(candidate_set, preferred, baseline, row, seed), advised, baseline if keeps else None
+    compared = Embedding(embedding.layer, candidates.score(embedding, "test", embedding.test), price=embedding.price)
+    if embedding.whole_gallery is not None:
+        score = candidates.score(embedding, "test", embedding.whole_gallery, whole_gallery=True)
+        compared = replace(compared, whole_gallery=score)
+    counterpart = _find_counterpart(candidates, preferred, embedding)
+    if counterpart is not None and counterpart.test is not None:
+        (gain,) = gains(values.minus(counterpart.test), seed=seed)
+        compared = replace(compared, alike=candidates.score(counterpart, "test", counterpart.test), gain=gain)
+    return replace(
+        choice,
+        embedding=compared,
+        gain=advised.gain,
+        gain_classes=advised.units,
+        gain_elsewhere=advised.decided_elsewhere,
+        advice=advised.advice,
+    )
 
 
-def _score_embedding(
-    candidate_set: CandidateSet, preferred: Candidate, baseline: Baseline, row: UnitSums, seed: int
-) -> Embedding:
-    """The embedding, and as it is at the preferred epoch and post-processing.
-
-    Args:
-        row: (1, U) the values of the preferred candidate on test.
-    """
-    current, whole_gallery = baseline.candidate, None
-    score = candidate_set.score(current, "test", baseline.test)
-    if baseline.whole_gallery is not None:
-        whole_gallery = candidate_set.score(current, "test", baseline.whole_gallery, whole_gallery=True)
-    embedding = Embedding(current.ship, score, whole_gallery=whole_gallery)
-    if preferred.ranked.layer == current.ranked.layer or candidate_set.on_test is None:
-        return embedding
-    reduction = _strip_dimensions(preferred.ranked.reduction)
-    for index, candidate in enumerate(candidate_set.candidates):
+def _find_counterpart(candidates: Candidates, preferred: Candidate, embedding: Candidate) -> Candidate | None:
+    """The embedding at the preferred epoch and post-processing, where it is another candidate than both."""
+    (epoch, ranked), layer = preferred.key, embedding.subject.ranked.layer
+    if ranked.layer == layer:
+        return None
+    for candidate in [*candidates.competing, *candidates.compared]:
+        other = candidate.subject.ranked
         if (
-            (candidate.run, candidate.epoch) == (preferred.run, preferred.epoch)
-            and candidate.ranked.layer == current.ranked.layer
-            and _strip_dimensions(candidate.ranked.reduction) == reduction
-            and (candidate.epoch, candidate.ranked) != (current.epoch, current.ranked)
+            (candidate.run, candidate.subject.epoch, other.layer) == (preferred.run, epoch, layer)
+            and _strip_dimensions(other.reduction) == _strip_dimensions(ranked.reduction)
+            and candidate.key != embedding.key
         ):
-            test = candidate_set.on_test[[index]]
-            (gain,) = gains(row.minus(test), seed=seed)
-            return replace(embedding, alike=candidate_set.score(candidate, "test", test), gain=gain)
-    return embedding
+            return candidate
+    return None
 
 
 def _strip_dimensions(reduction: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import ChainMap
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -16,14 +16,21 @@ from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.pca import HalfWhitening, half_whitening
 from layerprobe.reductions.reduction import NotApplicableError
-from layerprobe.statistics.choice import Finer, folds_of_queries
+from layerprobe.statistics.choice import folds_of_queries
 from layerprobe.statistics.units import UnitSums, stack_means, unit_sums
 from layerprobe.system.computing import OfEach, in_threads
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.system.progress import Listener, stoppable
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.retrieval import SearchRules
-from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group, candidates_of, whole_units
+from layerprobe.workflow.choose.candidates import (
+    CandidateKey,
+    CandidateRun,
+    mean_over_trainings,
+    shared_keys,
+    whole_units,
+)
+from layerprobe.workflow.choose.choosing import Candidate
 from layerprobe.workflow.choose.request import NEAR_METRIC
 from layerprobe.workflow.probe.rerank import StoredSearch, fold_half_whitening
 from layerprobe.workflow.run.memory_run import MemoryRun
@@ -75,22 +82,24 @@ class Refits:
     listener: Listener
 
     def search_within_folds(
-        self, groups: Sequence[Group], further: Sequence[RankedLayer] = ()
-    ) -> tuple[Sequence[Group], bool, list[str]]:
+        self, experiments: Mapping[str, Sequence[CandidateRun]], further: Sequence[RankedLayer] = ()
+    ) -> tuple[Mapping[str, Sequence[CandidateRun]], bool, list[str]]:
         """The values of each query among the classes of its fold, where a candidate is fitted.
 
         Args:
+            experiments: see `group_by_experiment`.
             further: fitted candidates that are not stored.
 
         Returns:
-            The groups, whether they are searched within folds, and notes on what is left out. The groups as they are if
-            no candidate is fitted; without the fitted candidates if others cannot be searched within folds.
+            The experiments, whether they are searched within folds, and notes on what is left out. The experiments as
+            they are if no candidate is fitted; without the fitted candidates if others cannot be searched within folds.
         """
-        added = {group: _list_further_keys(group, further) for group in groups}
-        if not any(_is_fitted(key) for group in groups for key in [*group.keys, *added[group]]):
-            return groups, False, []
-        steps = sum((len(group.keys) + len(added[group])) * len(group.runs) for group in groups)
-        notes, rules, folded = list[str](), dict[str, SearchRules | None](), list[Group]()
+        keys = {name: shared_keys(trainings) for name, trainings in experiments.items()}
+        added = {name: _list_further_keys(stored, further) for name, stored in keys.items()}
+        if not any(_is_fitted(key) for name in experiments for key in [*keys[name], *added[name]]):
+            return experiments, False, []
+        steps = sum((len(keys[name]) + len(added[name])) * len(runs) for name, runs in experiments.items())
+        notes, rules, folded = list[str](), dict[str, SearchRules | None](), dict[str, list[CandidateRun]]()
         with stoppable() as stop, self.listener.task("searching within folds", steps, "layers") as task:
 
             def search(candidate_run: CandidateRun, key: CandidateKey) -> QueryValues | str:
@@ -102,23 +111,25 @@ class Refits:
                 finally:
                     task.advance()
 
-            for group in groups:
-                keys, runs = [*group.keys, *added[group]], []
-                values_by_run: list[dict[CandidateKey, QueryValues]] = []
-                for candidate_run in group.runs:
+            for name, trainings in experiments.items():
+                searched, values_by_run = [*keys[name], *added[name]], list[dict[CandidateKey, QueryValues]]()
+                for candidate_run in trainings:
                     # The embedding, with which the choice is compared, is searched alike.
-                    searched = list(dict.fromkeys([*keys, *_list_embeddings(candidate_run)]))
+                    with_embeddings = list(dict.fromkeys([*searched, *_list_embeddings(candidate_run)]))
                     with _of_each_candidate(candidate_run.run) as of_each:
-                        results = dict(zip(searched, of_each(partial(search, candidate_run), searched), strict=True))
-                    notes += [reason for reason in results.values() if isinstance(reason, str)]
-                    values_by_run.append({key: x for key, x in results.items() if not isinstance(x, str)})
-                lost = {key for key in keys if any(key not in values for values in values_by_run)}
+                        results = list(of_each(partial(search, candidate_run), with_embeddings))
+                    notes += [reason for reason in results if isinstance(reason, str)]
+                    by_key = zip(with_embeddings, results, strict=True)
+                    values_by_run.append({key: x for key, x in by_key if not isinstance(x, str)})
+                lost = {key for key in searched if any(key not in values for values in values_by_run)}
                 if not all(map(_is_fitted, lost)):
                     # Others than fitted ones cannot be searched within folds: all keep their stored values.
-                    return [_drop_fitted(stored) for stored in groups], False, list(dict.fromkeys(notes))
-                for candidate_run, values in zip(group.runs, values_by_run, strict=True):
-                    runs.append(self._replace_values(candidate_run, values, lost, added[group]))
-                folded.append(Group(tuple(runs)))
+                    unfitted = {name: _drop_fitted(runs) for name, runs in experiments.items()}
+                    return unfitted, False, list(dict.fromkeys(notes))
+                folded[name] = [
+                    self._replace_values(candidate_run, values, lost, added[name])
+                    for candidate_run, values in zip(trainings, values_by_run, strict=True)
+                ]
         return folded, True, list(dict.fromkeys(notes))
 
     def _search_folds(
@@ -172,15 +183,16 @@ class Refits:
                 on_test[key] = search.values(key[1], self.metric)
         return replace(changed, test=replace(test, query_values=_first_of(on_test, test.query_values)))
 
-    def measure_average_precisions(self, groups: Sequence[Group], folded: bool, notes: list[str]) -> Finer:
+    def measure_average_precisions(
+        self, experiments: Mapping[str, Sequence[CandidateRun]], folded: bool, notes: list[str]
+    ) -> Callable[[Sequence[Candidate]], UnitSums | None]:
         """MAP@R of candidates by unit, from stored features; of each that is asked for, once.
 
         Args:
-            groups: whose candidates are in the order of `candidates_of`.
             folded: whether each fold of units is searched in itself.
             notes: to which is added why there is none.
         """
-        candidates, measured = candidates_of(groups), dict[int, UnitSums]()
+        measured = dict[Candidate, UnitSums]()
 
         @cache
         def open_search(run: Run, epoch: int, split: str) -> StoredSearch:
@@ -193,18 +205,18 @@ class Refits:
             search.require_stored(key[1])
             return unit_sums(search.values(key[1], NEAR_METRIC).values, units)
 
-        def finer(places: Sequence[int]) -> UnitSums | None:
+        def average_precisions(candidates: Sequence[Candidate]) -> UnitSums | None:
             try:
-                for index in places:
-                    if index not in measured:
-                        group, key = candidates[index]
-                        measured[index] = group.by_fold(partial(sums_of, key=key))
+                for candidate in candidates:
+                    if candidate not in measured:
+                        trainings, sums = experiments[candidate.run], partial(sums_of, key=candidate.key)
+                        measured[candidate] = mean_over_trainings(trainings, sums)
             except (DataError, NotApplicableError, NumericError) as error:
                 notes.append(f"near ties are decided by the mean alone, without {NEAR_METRIC}: {error.message}")
                 return None
-            return stack_means([measured[index] for index in places])
+            return stack_means([measured[candidate] for candidate in candidates])
 
-        return finer
+        return average_precisions
 
 
 def _of_each_candidate(run: Run) -> AbstractContextManager[OfEach]:
@@ -227,17 +239,17 @@ def _list_embeddings(candidate_run: CandidateRun) -> list[CandidateKey]:
     return [*filter(None, baseline), *candidate_run.embeddings]
 
 
-def _drop_fitted(group: Group) -> Group:
-    fitted = frozenset(filter(_is_fitted, group.keys))
-    return Group(tuple(replace(run, candidates=run.candidates - fitted) for run in group.runs))
+def _drop_fitted(trainings: Sequence[CandidateRun]) -> list[CandidateRun]:
+    fitted = frozenset(filter(_is_fitted, shared_keys(trainings)))
+    return [replace(run, candidates=run.candidates - fitted) for run in trainings]
 
 
 def _is_fitted(key: CandidateKey) -> bool:
     return parse_chain(key[1].reduction).fits_on_train
 
 
-def _list_further_keys(group: Group, layers: Sequence[RankedLayer]) -> list[CandidateKey]:
-    """Further layers at the epochs of a group at which they are ranked without a reduction."""
-    raw = {(epoch, ranked.layer) for epoch, ranked in group.keys}
+def _list_further_keys(keys: Sequence[CandidateKey], layers: Sequence[RankedLayer]) -> list[CandidateKey]:
+    """Further layers at the epochs at which they are ranked without a reduction."""
+    raw = {(epoch, ranked.layer) for epoch, ranked in keys}
     epochs = sorted({epoch for epoch, _ in raw})
     return [(epoch, ranked) for epoch in epochs for ranked in layers if (epoch, ranked.layer) in raw]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,25 +11,24 @@ from scipy import stats
 from layerprobe.statistics.choice import optimism
 from layerprobe.statistics.units import UnitSums, intervals
 from layerprobe.system.errors import DataError, NumericError
-from layerprobe.values.choice import Candidate, Choice, verdict_text
+from layerprobe.values.choice import Choice, verdict_text
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Subject
-from layerprobe.workflow.choose.choosing import BEST_ON_TEST, Baseline, CandidateSet, choose_among
+from layerprobe.workflow.choose.choosing import BEST_ON_TEST, Candidate, Candidates, choose_among
 
 Array = NDArray[np.float64]
 
 
 def candidate(layer: str, dim: int, place: int, reduction: str = "none") -> Candidate:
-    return Candidate(10, RankedLayer(LayerKey(layer, "none"), reduction, "cosine"), dim, place)
+    """A layer without values."""
+    ranked = RankedLayer(LayerKey(layer, "none"), reduction, "cosine")
+    subject = Subject("try", "abc", 0, 10, "", ranked)
+    return Candidate(subject, dim, place, None, None, np.nan, str(ranked), None, ("of test",))
 
 
 EARLY, LATE, WHITE = (
     candidate("pool5.1", 64, 1), candidate("fc6", 32, 2), candidate("fc6", 16, 2, "l2+whiten:16:0.5+l2")
 )  # fmt: skip
-
-
-def subject_of(candidate: Candidate, split: str) -> Subject:
-    return Subject("try", "abc", 0, candidate.epoch or 0, split, candidate.ranked, (f"of {split}",))
 
 
 def cells_of(means: list[float], units: int = 20, seed: int = 0) -> UnitSums:
@@ -58,22 +58,30 @@ def chosen(
     seed: int = 0,
 ) -> Choice:
     """The choice; the embedding, fc6 without a reduction, has the values `baseline` on test."""
-    candidate_set = CandidateSet(
-        candidates,
+    above_chance, test = above_chance or choosing, choosing if folds is not None else test
+    competing = [
+        replace(
+            x,
+            subject=replace(x.subject, split=split, notes=(f"of {split}",)),
+            choosing=choosing[[index]],
+            above_chance=above_chance[[index]],
+            among_half=np.nan if among_half is None else among_half[index],
+            identity=identities[index] if identities else x.identity,
+            test=None if test is None else test[[index]],
+        )
+        for index, x in enumerate(candidates)
+    ]
+    embedding = competing[candidates.index(LATE)] if LATE in candidates else replace(LATE, test=baseline)
+    competing_candidates = Candidates(
+        competing,
         split,
-        subject_of,
-        choosing,
-        above_chance or choosing,
-        identities or [str(x.ranked) for x in candidates],
-        np.full(len(candidates), np.nan) if among_half is None else among_half,
         choosing.units,
         gallery_classes,
-        test,
-        folds,
-        {} if baseline is None else {"": Baseline(LATE, baseline)},
-        finer=None if finer is None else finer.__getitem__,
+        embeddings={} if baseline is None else {"try": embedding},
+        folds=folds,
+        average_precisions=None if finer is None else lambda some: finer[[competing.index(x) for x in some]],
     )
-    return choose_among(candidate_set, notes, within=within, seed=seed)
+    return choose_among(competing_candidates, notes, within=within, seed=seed)
 
 
 def test_the_chosen_one_is_told_on_the_choosing_classes_and_on_test() -> None:
@@ -414,21 +422,14 @@ def test_a_chosen_one_that_is_nan_on_test_has_no_figure_and_no_regret() -> None:
     assert "NaN" in choice.test.notes
 
 
-def candidate_set(means: list[float], among_half: ArrayLike, *, gallery_classes: int = 78) -> CandidateSet:
+def candidates_of(means: list[float], among_half: ArrayLike, *, gallery_classes: int = 78) -> Candidates:
     """Candidates whose means are those of each of 20 classes, the first without post-processing."""
     cells = UnitSums(np.repeat(20 * np.array(means)[:, None], 20, 1), np.full((len(means), 20), 20.0))
-    candidates = [
-        Candidate(1, RankedLayer(LayerKey("c1", "max"), "l2+pca:8" if place else "none", "cosine"), 8, 1)
-        for place in range(len(means))
+    competing = [
+        replace(candidate("c1", 8, 1, "l2+pca:8" if place else "none"), choosing=cells[[place]], among_half=among)
+        for place, among in enumerate(np.asarray(among_half).tolist())
     ]
-
-    def subject_of(candidate: Candidate, split: str) -> Subject:
-        return Subject("a", "e", 0, candidate.epoch or 0, split, candidate.ranked)
-
-    identities = list(range(len(means)))
-    return CandidateSet(
-        candidates, "validation", subject_of, cells, cells, identities, np.array(among_half), 20, gallery_classes
-    )
+    return Candidates(competing, "validation", 20, gallery_classes)
 
 
 def test_differences_grow_as_the_mean_miss_rate_of_all_candidates_does() -> None:
@@ -436,26 +437,25 @@ def test_differences_grow_as_the_mean_miss_rate_of_all_candidates_does() -> None
     # log2(77 / 19) doublings from 19 other classes to 77.
     odds = 15 / 85 * ((15 / 85) / (12 / 88)) ** np.log2(77 / 19)
     misses = odds / (1 + odds)
-    grown = candidate_set([0.9, 0.8], [0.92, 0.84])
+    grown = candidates_of([0.9, 0.8], [0.92, 0.84])
     assert grown.growth == pytest.approx(misses * (1 - misses) / (0.15 * 0.85))
-    assert candidate_set([0.9, 0.8], [0.92, 0.84], gallery_classes=20).growth is None
+    assert candidates_of([0.9, 0.8], [0.92, 0.84], gallery_classes=20).growth is None
 
 
 def test_candidates_of_unknown_recall_among_half_say_nothing_of_the_growth() -> None:
-    known = candidate_set([0.9], [0.92]).growth
+    known = candidates_of([0.9], [0.92]).growth
     assert known is not None
-    assert candidate_set([0.9, 0.1], [0.92, np.nan]).growth == known > 1
+    assert candidates_of([0.9, 0.1], [0.92, np.nan]).growth == known > 1
 
 
 def test_nothing_grows_by_a_metric_that_has_no_recall_among_half() -> None:
-    assert candidate_set([0.9, 0.8], [np.nan, np.nan]).growth is None
+    assert candidates_of([0.9, 0.8], [np.nan, np.nan]).growth is None
 
 
 def test_some_of_the_candidates_keep_their_recall_among_half() -> None:
-    both = candidate_set([0.9, 0.8], [0.92, 0.83])
-    assert both.select([1]).among_half.tolist() == [0.83]
-    assert both.select([1]).growth == candidate_set([0.8], [0.83]).growth
+    both = candidates_of([0.9, 0.8], [0.92, 0.83])
+    assert replace(both, competing=both.competing[1:]).growth == candidates_of([0.8], [0.83]).growth
 
 
 def test_a_layer_without_post_processing_is_raw() -> None:
-    assert candidate_set([0.9, 0.8], [0.92, 0.83]).raw == [True, False]
+    assert candidates_of([0.9, 0.8], [0.92, 0.83]).raw == [True, False]
