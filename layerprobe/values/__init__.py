@@ -7,7 +7,7 @@ what figures draw (curves, histograms, neighbours), sizes of images, a model's o
 defaults.
 
 Types and words: `RankedLayer`, `LayerKey`, `Score`, `RunRecord`, `Retrieval`, `SearchRules`, `DataFacts`, `Interval`,
-`IntervalKind`, `SamplingUnits`, `OverSeeds`, `Choice`, `Ship`, `Gain`, `Certainty`, `Price`, `Best`, `Agreement`,
-`Curve`, `PlaneFeatures`, `GradientSizes`, `QueryNeighbours`, `Explanation`, `Threshold`, `IndexCosts`, `OwnInput`,
-`Problem`, `Section`.
+`IntervalKind`, `SamplingUnits`, `OverSeeds`, `Choice`, `SelectedLayer`, `Gain`, `Certainty`, `Price`, `Best`,
+`Agreement`, `Curve`, `PlaneFeatures`, `GradientSizes`, `QueryNeighbours`, `Explanation`, `Threshold`, `IndexCosts`,
+`OwnInput`, `Problem`, `Section`.
 """

@@ -31,7 +31,7 @@ Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
-class Ship:
+class SelectedLayer:
     """A layer with its post-processing, at an epoch, and the size of an image's vector.
 
     Args:
@@ -114,7 +114,7 @@ class Embedding:
             else None: `test` is it.
     """
 
-    layer: Ship
+    layer: SelectedLayer
     test: Score
     alike: Score | None = None
     gain: Gain | None = None
@@ -201,8 +201,8 @@ class Choice:
     """
 
     run: str
-    ship: Ship
-    preferred: Ship
+    ship: SelectedLayer
+    preferred: SelectedLayer
     chosen: Score
     test: Score | None
     preferred_test: Score | None
@@ -258,7 +258,7 @@ def replace_parts(choice: Value, kind: type[Part], change: Callable[[Part], Part
     """A choice, or a part of one, with each of its scores, or each layer to ship, replaced.
 
     Args:
-        kind: `Score` or `Ship`.
+        kind: `Score` or `SelectedLayer`.
     """
     if isinstance(choice, kind):
         return change(choice)  # type: ignore[return-value] # a part of the kind that is asked for
@@ -372,7 +372,7 @@ def rounded_classes(needed: int, classes: int) -> int:
     return nearest if nearest > classes else -(-needed // unit) * unit
 
 
-def _spoken(ship: Ship, other: Ship | None = None) -> str:
+def _spoken(ship: SelectedLayer, other: SelectedLayer | None = None) -> str:
     """A name for people, with pool and epoch where the other layer differs in nothing else that is said."""
     name = spoken_name(ship.ranked)
     if other is None or name != spoken_name(other.ranked):
@@ -415,7 +415,7 @@ def _certainty(name: str, certainty: Certainty, other: str, within: float) -> st
 def choice_table(choice: Choice) -> list[list[str]]:
     """The current embedding, what is selected or the candidate, and their difference: a row each, under a head."""
     embedding, metric = choice.embedding, choice.chosen.metric
-    columns: list[tuple[str, Ship, Score | None, Price | None]]
+    columns: list[tuple[str, SelectedLayer, Score | None, Price | None]]
     if embedding is None:
         columns = [("selected", choice.ship, choice.test or choice.chosen, choice.price)]
     elif choice.preferred == embedding.layer:
@@ -475,7 +475,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(row).rstrip() for row in cells]
 
 
-def _done(ship: Ship) -> str:
+def _done(ship: SelectedLayer) -> str:
     return "none" if ship.reduction == NO_REDUCTION else spoken_reduction(ship.reduction, dimensions=True)
 
 

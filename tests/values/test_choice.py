@@ -10,7 +10,7 @@ from layerprobe.values.choice import (
     Embedding,
     Gain,
     Price,
-    Ship,
+    SelectedLayer,
     advice_text,
     certainty_text,
     choice_lines,
@@ -24,7 +24,7 @@ CHOSEN = Subject("a", "e", 0, 2, "validation", C1).score("R@1", 0.9, 80)
 TEST = Subject("a", "e", 0, 2, "test", C1).score("R@1", 0.8, 80)
 BEST = Subject("a", "e", 0, 2, "test", C2).score("R@1", 0.83, 80)
 TODAY = Subject("a", "e", 0, 2, "test", FC6).score("R@1", 0.7, 80)
-SHIP, FC = Ship("c1", "max", "none", 2, 100, 400), Ship("fc6", "none", "none", 2, 128, 512)
+SHIP, FC = SelectedLayer("c1", "max", "none", 2, 100, 400), SelectedLayer("fc6", "none", "none", 2, 128, 512)
 CHOICE = Choice(
     run="a", ship=SHIP, preferred=SHIP, chosen=CHOSEN, test=TEST, preferred_test=TEST,
     embedding=Embedding(FC, TODAY, price=Price(512, 1.0)), gain=Gain(0.1, 0.071, 0.129), gain_classes=68,

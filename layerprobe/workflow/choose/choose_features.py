@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from layerprobe.system.errors import DataError, names_of, require_type
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.progress import Listener, Silent
-from layerprobe.values.choice import Choice, Ship, replace_parts
+from layerprobe.values.choice import Choice, SelectedLayer, replace_parts
 from layerprobe.values.scores import Score
 from layerprobe.workflow.choose.choose import choose_candidates
 from layerprobe.workflow.choose.features_run import open_features, rows_by_split, run_of_features
@@ -145,5 +145,5 @@ def _choose(
     choice = choose_candidates([candidate_run], request, listener, further)
     # The run in memory has an epoch and a seed, which are not those of the features.
     epoch = features.epoch
-    choice = replace_parts(choice, Ship, lambda ship: replace(ship, epoch=epoch))
+    choice = replace_parts(choice, SelectedLayer, lambda ship: replace(ship, epoch=epoch))
     return replace_parts(choice, Score, lambda score: replace(score, epoch=epoch or 0, seed=None))

@@ -15,7 +15,7 @@ from layerprobe.statistics.choice import EQUAL, cross_fit, folds_of, optimism, p
 from layerprobe.statistics.units import UnitSums, intervals, stack_means
 from layerprobe.statistics.verdict import Judged, above, advise, gains, growth_of_differences, judge
 from layerprobe.system.errors import DataError, NumericError
-from layerprobe.values.choice import Certainty, Choice, Embedding, Price, Ship, TruncationSavings
+from layerprobe.values.choice import Certainty, Choice, Embedding, Price, SelectedLayer, TruncationSavings
 from layerprobe.values.facts import WITHIN_FOLDS, chosen_on_text
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer, layer_names
@@ -80,11 +80,11 @@ class Candidate:
         return (self.layer.bytes_per_image, self.position, self.steps, self.subject.epoch)
 
     @property
-    def layer(self) -> Ship:
+    def layer(self) -> SelectedLayer:
         """The layer as in a `Choice`; 4 bytes for each number, 1/8 for each bit."""
         epoch, ranked = self.key
         size = -(-self.dim // 8) if ranked.similarity == "hamming" else 4 * self.dim
-        return Ship(ranked.layer.layer, ranked.layer.pool, ranked.reduction, epoch, self.dim, size)
+        return SelectedLayer(ranked.layer.layer, ranked.layer.pool, ranked.reduction, epoch, self.dim, size)
 
     @property
     def price(self) -> Price:

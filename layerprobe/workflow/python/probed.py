@@ -15,7 +15,7 @@ from layerprobe import registry
 from layerprobe.plots.plot import Plot, PlotOptions
 from layerprobe.system.errors import NumericError, RecipeError, UnknownNameError, names_of
 from layerprobe.tables.formats import PrintedTables
-from layerprobe.values.choice import Choice, Ship, replace_parts
+from layerprobe.values.choice import Choice, SelectedLayer, replace_parts
 from layerprobe.values.layers import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, is_glob, matching_layers
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, recall_of
@@ -69,7 +69,7 @@ def _list_ranked_layers(scores: Sequence[Score], split: str) -> dict[RankedLayer
 def _assign_to_run(choice: Choice, run: Run) -> Choice:
     """A choice of features as one of a run: with its name, experiment, seed and epoch."""
     record = run.read()
-    choice = replace_parts(choice, Ship, lambda ship: replace(ship, epoch=EPOCH))
+    choice = replace_parts(choice, SelectedLayer, lambda ship: replace(ship, epoch=EPOCH))
     choice = replace_parts(
         choice, Score, lambda score: replace(score, run=run.name, experiment=record.experiment, seed=record.seed)
     )

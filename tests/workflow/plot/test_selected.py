@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from layerprobe.plots.plot import Drawing, PlotOptions
 from layerprobe.plots.selected import IN_CSV
-from layerprobe.values.choice import Choice, Ship
+from layerprobe.values.choice import Choice, SelectedLayer
 from layerprobe.values.layers import LayerKey, RankedLayer, spoken_name
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_once import choose_model, choose_once
@@ -92,7 +92,7 @@ def place(choice: Choice) -> set[tuple[str, ...]]:
     return place_of(choice.ship)
 
 
-def place_of(ship: Ship) -> set[tuple[str, ...]]:
+def place_of(ship: SelectedLayer) -> set[tuple[str, ...]]:
     return {(ship.layer, ship.pool, ship.reduction, str(ship.epoch))}
 
 
