@@ -139,7 +139,7 @@ class Certainty:
     lead: Gain | None
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class Choice:
     """The candidate chosen without looking at the test classes, whether to switch to it, and what is selected.
 
@@ -204,15 +204,15 @@ class Choice:
     ship: SelectedLayer
     preferred: SelectedLayer
     chosen: Score
-    test: Score | None
-    preferred_test: Score | None
-    embedding: Embedding | None
-    gain: Gain | None
-    gain_classes: int | None
-    gain_elsewhere: bool
+    test: Score | None = None
+    preferred_test: Score | None = None
+    embedding: Embedding | None = None
+    gain: Gain | None = None
+    gain_classes: int | None = None
+    gain_elsewhere: bool = False
     price: Price
     preferred_price: Price
-    advice: Advice
+    advice: Advice = "unknown"
     verdict: Verdict
     at_most: float | None
     expected_loss: float | None
@@ -224,13 +224,13 @@ class Choice:
     equivalent: tuple[str, ...]
     candidates: int
     classes: int
-    test_classes: int | None
+    test_classes: int | None = None
     gallery_classes: int
     extrapolated: bool
     classes_needed: int | None
-    best_on_test: Score | None
-    regret: float | None
-    optimism: float | None
+    best_on_test: Score | None = None
+    regret: float | None = None
+    optimism: float | None = None
     shares: Mapping[str, float]
     within_folds: bool
     within: float = 1.0

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -210,19 +209,6 @@ class Candidates:
 
 BEST_ON_TEST = "best on test: chosen by looking"
 _MOST_NAMES = 4  # candidates that a note names
-_WITHOUT_TEST: Mapping[str, Any] = {
-    "test": None,
-    "preferred_test": None,
-    "embedding": None,
-    "gain": None,
-    "gain_classes": None,
-    "gain_elsewhere": False,
-    "advice": "unknown",
-    "test_classes": None,
-    "best_on_test": None,
-    "regret": None,
-    "optimism": None,
-}  # of a `Choice`
 
 
 def choose_among(candidates: Candidates, notes: Sequence[str] = (), *, within: float = WITHIN, seed: int = 0) -> Choice:
@@ -271,7 +257,6 @@ def choose_among(candidates: Candidates, notes: Sequence[str] = (), *, within: f
         notes=tuple(dict.fromkeys(notes)),
         details=tuple(skipped),
         cut=preferred.cut,
-        **_WITHOUT_TEST,
     )
     return _score_on_test(choice, candidates, eligible, index, seed)
 
