@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.values.choice import Choice, TruncationSavings
+from layerprobe.values.choice import Choice, Price, TruncationSavings
 from layerprobe.values.layers import LayerKey, spoken_name
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.workflow.choose.choose import choose_runs, cut_after
@@ -390,6 +390,29 @@ def test_a_second_choice_is_the_same(tmp_path: Path) -> None:
 
 def test_labels_of_splits_are_apart() -> None:
     assert not set(labels_of("validation")) & set(labels_of("test"))
+
+
+def test_of_two_layers_that_rank_alike_the_earlier_in_the_network_is_chosen(tmp_path: Path) -> None:
+    values = {split: halves(split)["c1@max"] for split in ("validation", "test")}
+    late, early = (
+        write_run(
+            tmp_path,
+            name,
+            {split: {layer: np.ones(48)} for split in values},
+            features={split: {str(layer): of_split} for split, of_split in values.items()},
+            experiment=name,
+        )
+        for name, layer in (("late", C2), ("early", C1))
+    )
+    found = chosen(late, early)
+    assert (found.run, found.ship.layer, found.candidates) == ("early", "c1", 1)
+
+
+def test_what_comes_after_the_selected_layer_is_not_paid_for(tmp_path: Path) -> None:
+    network = network_of("fc6") | {"cuts": {"c1": [0.5, 0.25], "c2": [0.25, 0.125], "fc6": [0.0, 0.0]}}
+    found = chosen(write_run(tmp_path, "a", {split: {C1: GOOD} for split in HELD_OUT}, network=network))
+    assert found.cut == TruncationSavings(0.5, 0.25)
+    assert found.price == found.preferred_price == Price(8, 0.75)
 
 
 CUTS = {"a": [0.5, 0.25], "b": [0.125, None]}

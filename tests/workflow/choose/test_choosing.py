@@ -322,6 +322,12 @@ def test_the_embedding_with_the_shipped_post_processing_stands_beside_its_gain()
     assert choice.embedding.gain.difference == pytest.approx(0.01)
 
 
+def test_the_embedding_without_a_reduction_does_not_stand_beside_itself() -> None:
+    choice = compared(0.9, 0.8)
+    assert choice.embedding is not None
+    assert (choice.embedding.alike, choice.embedding.gain) == (None, None)
+
+
 def test_candidates_that_rank_every_query_alike_count_once() -> None:
     cells = cells_of([0.9, 0.9, 0.6])
     cells.sums[1] = cells.sums[0]
