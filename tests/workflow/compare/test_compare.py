@@ -318,6 +318,13 @@ def test_the_mean_is_that_of_each_seeds_difference(cache: Path) -> None:
     ]
 
 
+def test_the_layers_of_several_trainings_have_the_names_that_were_asked_for(cache: Path) -> None:
+    for seed, hits in HITS_OF_SEEDS.items():
+        store_ranks(Run(cache / f"s{seed}"), hits, LABELS, epoch=1)
+    (found,) = over_trainings(cache, "s2:c1", "s1#1:fc6")
+    assert (found.as_json()["a"], found.as_json()["b"]) == ("s2#2:c1@max~cosine", "s1#1:fc6~cosine")
+
+
 def test_swapped_layers_give_the_mirrored_difference_over_trainings(cache: Path) -> None:
     (one,), (other,) = over_trainings(cache, "s0:c1", "s0:fc6"), over_trainings(cache, "s0:fc6", "s0:c1")
     first, second = over(one), over(other)
