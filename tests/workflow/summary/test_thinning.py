@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.statistics.units import intervals, unit_sums
-from layerprobe.values.layers import RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import ScoreTable, Subject
 from layerprobe.workflow.run.runs import Run
@@ -173,6 +173,16 @@ def test_ranks_that_are_exact_only_up_to_a_k_are_named_with_the_command(
     assert found.gap_metric == gap
     assert found.layers[0].gap_over_start is not None if gap == "R@1" else found.layers[0].gap_over_start is None
     assert any(note.startswith("R@1(G=23)") for note in found.notes) is (gap != "R@1")
+
+
+def test_the_layers_of_a_command_are_in_order(tmp_path: Path) -> None:
+    run, labels = Run(tmp_path / "one"), np.concatenate([LABELS["test"], LABELS["test"]])
+    exact = ranks_of([1.0] * 47 + [0.0])
+    inexact = replace(exact, closer_high=exact.closer_high + 2 * (exact.closer > 0).astype(np.int32))
+    layers = [replace(FC6, layer=LayerKey(name, "none")) for name in "abcdefgh"]
+    test = stored(run, 5, "test", dict.fromkeys(layers, inexact), labels=labels)
+    written(run, stored(run, 5, "train", {FC6: first_hit(9)}), test)
+    assert any("--layers a,b,c,d,e,f,g,h --gallery-size" in note for note in stored_summary(run).notes)
 
 
 def test_a_mean_of_draws_is_thinned_draw_by_draw(tmp_path: Path) -> None:
