@@ -94,6 +94,19 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def write_pairs(root: Path) -> Path:
+    """Write twelve classes to train on and twelve to test on, of two images of noise around a colour."""
+    rng = np.random.default_rng(0)
+    for label in range(24):
+        folder = root / f"class{label:02}"
+        folder.mkdir(parents=True)
+        colour = rng.integers(60, 196, 3)
+        for i in range(2):
+            pixels = colour + rng.integers(-60, 60, (16, 16, 3))
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
+    return root
+
+
 @pytest.fixture
 def images(tiny: Path, tmp_path: Path) -> Path:
     """A copy of these images."""

@@ -6,7 +6,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from PIL import Image
 
 from layerprobe.measure.analysis import Features, rank
 from layerprobe.measure.redraw import groups_of
@@ -24,21 +23,12 @@ from layerprobe.workflow.run.references import find_layers, open_ranked_split, p
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
-from tests.workflow.conftest import Silent
+from tests.workflow.conftest import Silent, write_pairs
 
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """Twelve classes to train on and twelve to test on, of two images of noise around a colour."""
-    root, rng = tmp_path / "images", np.random.default_rng(0)
-    for label in range(24):
-        folder = root / f"class{label:02}"
-        folder.mkdir(parents=True)
-        colour = rng.integers(60, 196, 3)
-        for i in range(2):
-            pixels = colour + rng.integers(-60, 60, (16, 16, 3))
-            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
-    return root
+    return write_pairs(tmp_path / "images")
 
 
 @pytest.fixture

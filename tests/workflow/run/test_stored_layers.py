@@ -7,7 +7,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from PIL import Image
 
 import layerprobe
 from layerprobe import store
@@ -24,7 +23,7 @@ from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.summary.summary import stored_summary
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
-from tests.workflow.conftest import Silent
+from tests.workflow.conftest import Silent, write_pairs
 
 BOTH = LayerKey("pool5.3+fc6", "max")
 REQUEST = ProbeRequest(layers=("fc6+pool5.3",), ks=(1,), device="cpu", workers=0)
@@ -114,16 +113,7 @@ def test_a_member_that_is_not_stored_is_told(untrained: Run) -> None:
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """Twelve classes to train on and twelve to test on, of two images of noise around a colour."""
-    root, rng = tmp_path / "images", np.random.default_rng(0)
-    for label in range(24):
-        folder = root / f"class{label:02}"
-        folder.mkdir(parents=True)
-        colour = rng.integers(60, 196, 3)
-        for i in range(2):
-            pixels = colour + rng.integers(-60, 60, (16, 16, 3))
-            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
-    return root
+    return write_pairs(tmp_path / "images")
 
 
 def test_it_is_compared_summed_up_and_plotted_beside_its_layers(untrained: Run) -> None:
