@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from layerprobe.recipe.recipe_files import list_studies, read_toml
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.study.plan import all_of, is_finished, plan, plan_without_data, require_images, require_weights
@@ -16,18 +15,6 @@ from layerprobe.workflow.study.study_file import load_study
 from tests.workflow.conftest import Silent
 
 FileOf = Callable[..., str]
-
-
-@pytest.mark.parametrize("small", [False, True])
-@pytest.mark.parametrize("name", list_studies())
-def test_every_study_that_ships_can_be_planned(tmp_path: Path, name: str, small: bool) -> None:
-    if small and "small" not in read_toml(list_studies()[name]):
-        pytest.skip("it has no small version")
-    study = load_study(name, small=small)
-    trainings = all_of(plan_without_data(study, tmp_path, "cpu")[0])
-    assert len({training.run for training in trainings}) == (
-        len(study.variants) * len(study.cells) * len(study.runs.seeds)
-    )
 
 
 def test_a_seed_of_every_cell_comes_before_the_next_seed(file_of: FileOf, tmp_path: Path) -> None:
