@@ -48,6 +48,14 @@ SOURCES = {
     "torchvision:": "layerprobe.sources.torchvision_models:SOURCE",
     "python:": "layerprobe.sources.python_file:SOURCE",
 }
+# How the models of each are named, for `--help` and errors.
+MODEL_NAMES = (
+    "timm:NAME",
+    "hf:ORG/NAME or hf:FOLDER",
+    "open_clip:ARCH/TAG",
+    "torchvision:NAME[/WEIGHTS]",
+    "python:FILE.py:FUNCTION",
+)
 # What [net] name takes: both.
 NETWORKS = ChainMap(SOURCES, NETS)
 LOSSES = {

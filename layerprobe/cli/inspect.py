@@ -10,6 +10,7 @@ import typer
 
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Format, Output
 from layerprobe.cli.requests import with_options
+from layerprobe.registry import MODEL_NAMES
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.memory import keep_freed_memory
 from layerprobe.system.options import Flag, RunModel
@@ -18,10 +19,7 @@ from layerprobe.system.wording import as_size, one_line, visible
 if TYPE_CHECKING:
     from layerprobe.workflow.run.runs import Removal
 
-_NAMES = (
-    "A network, a recipe, a run, or a model from elsewhere: timm:NAME, hf:ORG/NAME or hf:FOLDER, open_clip:ARCH/TAG,"
-    " torchvision:NAME[/WEIGHTS], python:FILE.py:FUNCTION."
-)
+_NAMES = f"A network, a recipe, a run, or a model from elsewhere: {', '.join(MODEL_NAMES)}."
 # The command `runs` takes the name of a run; `main` looks for `remove` first.
 group = typer.Typer(name="runs", help="List the runs, or remove one.")
 

@@ -15,7 +15,7 @@ from layerprobe.nets.weight_files import expand, parts_of
 from layerprobe.recipe.overrides import Overrides, apply_overrides
 from layerprobe.recipe.recipe import Recipe, recorded_recipe, require_none, resolve
 from layerprobe.recipe.validation import data_problems, validate_section
-from layerprobe.registry import SOURCES
+from layerprobe.registry import MODEL_NAMES, SOURCES
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.files import require_writable
 from layerprobe.system.naming import name_model
@@ -26,7 +26,6 @@ from layerprobe.workflow.run.run_network import require_unchanged_files
 from layerprobe.workflow.run.runs import Run, find_run, named_run, recipe_run, require_free
 
 OWN_WEIGHTS = ("model", "none")
-_EXAMPLES = "timm:NAME, hf:ORG/NAME, open_clip:ARCH/TAG, torchvision:NAME/WEIGHTS or python:FILE.py:FUNCTION"
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,8 @@ class FrozenRequest:
     def _sections(self) -> dict[str, Any]:
         source, colon, name = self.model.partition(":")
         if not (source and colon and name):
-            raise RecipeError(f"--model {self.model}: not a source and a model", fix=f"Write it like {_EXAMPLES}")
+            names = ", ".join(MODEL_NAMES)
+            raise RecipeError(f"--model {self.model}: not a source and a model", fix=f"Write it like {names}")
         if f"{source}:" not in SOURCES:
             raise UnknownNameError("source in --model", source, [name.removesuffix(":") for name in SOURCES])
         for text in self.settings:
