@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Arrays = dict[LayerKey, NDArray[np.float32]]
+# Images in a batch where nobody else makes them. Recorded with the features, since it may change their last bits; large
+# enough for a GPU, small enough for a laptop.
+BATCH_SIZE = 64
 
 
 def extract(

@@ -13,7 +13,7 @@ from layerprobe.data.contents import FOLDER as CONTENTS
 from layerprobe.data.contents import pending_reads
 from layerprobe.data.loading import batches_of
 from layerprobe.data.pixel_cache import FOLDER, is_small
-from layerprobe.measure.extraction import extract
+from layerprobe.measure.extraction import BATCH_SIZE, extract
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.computing import default_workers
 from layerprobe.system.files import free_bytes
@@ -21,7 +21,7 @@ from layerprobe.system.memory import peak_memory
 from layerprobe.taps import member_taps
 from layerprobe.values.costs import Estimate
 from layerprobe.workflow.probe.probe import resolve_selection
-from layerprobe.workflow.probe.probed_run import BATCH_SIZE, ProbedRun, open_for_probing, open_new_run
+from layerprobe.workflow.probe.probed_run import ProbedRun, open_for_probing, open_new_run
 from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.probe.selection import select_epochs
 from layerprobe.workflow.run import from_recipe

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from layerprobe import store
 from layerprobe.data.splits import Dataset, contents_sha256
-from layerprobe.measure.extraction import extract
+from layerprobe.measure.extraction import BATCH_SIZE, extract
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.system.errors import DataError
@@ -134,10 +134,6 @@ def open_new_run(run: Run, recipe: Recipe, request: ProbeRequest) -> ProbedRun:
     from_recipe.require_device(request.device)
     record = record_of(recipe, state="training")
     return ProbedRun(run, record, recipe, request, lambda: from_recipe.build_net(recipe))
-
-
-# Recorded with the features, since it may change their last bits; large enough for a GPU, small enough for a laptop.
-BATCH_SIZE = 64
 
 
 class Extractor(Protocol):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from layerprobe.measure.extraction import BATCH_SIZE
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError, require_type, wrong_type
 from layerprobe.system.wording import first_named
 
@@ -97,7 +98,6 @@ Track = Callable[[Iterable[T], str], Iterable[T]]
 ImageShape = tuple[int, int, int]  # channels, height, width
 BatchOf = Callable[[Any], tuple[Any, Any]]  # what a loader gives -> (images, labels)
 
-BATCH_SIZE = 64  # of a loader that does not say
 _ALIASES = {"val": "validation"}
 _IMAGES = ("pixel_values", "image", "images")  # keys of a batch that is a dict
 _LABELS = ("labels", "label", "targets")

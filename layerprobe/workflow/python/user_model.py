@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from layerprobe.measure import extraction
-from layerprobe.measure.extraction import side_by_side
+from layerprobe.measure.extraction import BATCH_SIZE, side_by_side
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.net import Net
 from layerprobe.system.computing import require_numbers
@@ -43,7 +43,6 @@ from layerprobe.taps.layouts import Unclear
 from layerprobe.values.layers import OUTPUT, members_of
 from layerprobe.values.network_input import ImageSize, as_size
 from layerprobe.values.records import RecordedNetwork
-from layerprobe.workflow.probe.probed_run import BATCH_SIZE
 from layerprobe.workflow.python.loaders import ImageShape, image_shape, read_images
 from layerprobe.workflow.run.from_recipe import choose_device
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
+from layerprobe.measure.extraction import BATCH_SIZE
 from layerprobe.values.intervals import FEWEST_UNITS
-from layerprobe.workflow.python.loaders import BATCH_SIZE, Batch, BatchOf, read_batches
+from layerprobe.workflow.python.loaders import Batch, BatchOf, read_batches
 
 Label = int | str  # of a class
 
