@@ -13,6 +13,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+import tests.processes  # noqa: F401 - what the fork server of a test that needs one imports
+
 # pytest-xdist starts a process for every core, so each computes with one thread, and so do the processes that tests
 # start. OpenMP reads this when torch or numpy is imported. A waiting thread sleeps: GNU OpenMP's spinning waiters would
 # cost a scheduler tick an operation where there are more threads than cores.

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -24,6 +23,7 @@ from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.frozen import frozen_run
 from layerprobe.workflow.train.frozen_request import FrozenRequest
+from tests.processes import MAIN, run_python
 from tests.workflow.conftest import Silent
 
 CODE = """
@@ -91,24 +91,11 @@ def name_in_record(home: Path, file: str) -> None:
 @pytest.fixture
 def layerprobe(received: Path) -> Command:
     """Run a command, in a process of its own, as somebody who has named nothing."""
-    environment = {
-        **os.environ,
-        "XDG_STATE_HOME": str(received / "state"),
-        "MPLBACKEND": "agg",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
+    environment = {**os.environ, "XDG_STATE_HOME": str(received / "state"), "MPLBACKEND": "agg"}
     environment.pop("LAYERPROBE_NAMED_MODELS", None)
 
-    def command(*words: str, program: tuple[str, ...] = ("-m", "layerprobe")) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *program, *words],
-            cwd=received,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+    def command(*words: str, program: str = MAIN) -> subprocess.CompletedProcess[str]:
+        return run_python(program, *words, folder=received, environment=environment)
 
     return command
 
@@ -140,7 +127,7 @@ def layerprobes(layerprobe: Command) -> Callable[..., dict[str, tuple[int, str]]
     """Run commands one after the other in a process of their own: command -> exit code and what is shown."""
 
     def commands(*all_words: str) -> dict[str, tuple[int, str]]:
-        done = layerprobe(json.dumps(all_words), program=("-c", COMMANDS))
+        done = layerprobe(json.dumps(all_words), program=COMMANDS)
         assert done.returncode == 0, done.stderr
         found = map(json.loads, done.stdout.splitlines())
         return {words: (code, shown) for words, code, shown in found}
@@ -178,7 +165,7 @@ def test_what_needs_the_network_refuses_a_file_in_a_run(
 
 def test_opening_a_run_from_python_imports_nothing(received: Path, layerprobe: Command) -> None:
     lines = "import layerprobe; run = layerprobe.open_run('cache/m'); print(len(run.scores()))"
-    assert layerprobe(program=("-c", lines)).stdout.strip() != "0"
+    assert layerprobe(program=lines).stdout.strip() != "0"
     assert not (received / "marker").exists()
 
 

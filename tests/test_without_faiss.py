@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from layerprobe.values.scores import read_scores
+from tests.processes import run_python
 
 RECIPE = """# tiny: a run of seconds
 [data]
@@ -58,8 +57,8 @@ print(json.dumps(codes), file=out)
 
 def test_without_faiss_only_indexes_fail(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(RECIPE)
-    command = [sys.executable, "-c", PROGRAM, *COMMANDS, "choose tiny --index flat", "export tiny --index flat --out o"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    lines = [*COMMANDS, "choose tiny --index flat", "export tiny --index flat --out o"]
+    done = run_python(PROGRAM, *lines, folder=tmp_path)
     assert json.loads(done.stdout) == [0] * len(COMMANDS) + [5, 5], done.stderr
     fix = "pip install faiss-cpu, unless faiss-gpu or faiss-gpu-cuvs is there; only indexes need faiss."
     assert done.stderr.splitlines()[-1].startswith("error: faiss cannot be imported (")

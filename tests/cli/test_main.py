@@ -23,6 +23,7 @@ from layerprobe.cli import main
 from layerprobe.data.pixel_cache import entries
 from layerprobe.system.files import sha256
 from layerprobe.workflow.run.runs import Run
+from tests.processes import run_python
 from tests.records import rewrite
 from tests.workflow.conftest import NARROW_VGG
 
@@ -536,17 +537,12 @@ import resource, sys
 from pathlib import Path
 import layerprobe.workflow.choose.choose_features
 from layerprobe.cli import main
-from tests.records import rewrite
-from tests.workflow.conftest import NARROW_VGG
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + 50_000_000, taken + 50_000_000))
 sys.argv = ["layerprobe", "choose", "f.npz"]
 main()
 """
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    told = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
-    )
+    told = run_python(program, folder=tmp_path)
     assert (told.returncode, told.stdout) == (5, "")
     assert told.stderr.splitlines()[-1] == "error: f.npz: out of memory. Free memory, or run it where there is more."
 
