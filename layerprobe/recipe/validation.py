@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import ValidationError, create_model
@@ -71,7 +71,7 @@ def validate_section(
             if section == "net" and is_source(values["name"]):
                 model, factory = SourceNetwork, partial(factory.build, argument)
                 values = _with_weights(values, problems)
-            model = create_model(values["name"], __base__=model, **_option_fields(factory, model))
+            model = _with_options(values["name"], model, *_callee(factory))
     try:
         return model.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
@@ -107,7 +107,7 @@ def metric_options(values: Any, problems: list[Problem]) -> dict[str, dict[str, 
             )
         else:
             factory = load("metric", METRICS, name)
-            model = create_model(name, __base__=Section, **_option_fields(factory, Section))
+            model = _with_options(name, Section, *_callee(factory))
             try:
                 options_by_metric[name] = model.model_validate_json(json.dumps(options, default=str)).model_dump(
                     mode="json"
@@ -120,15 +120,26 @@ def metric_options(values: Any, problems: list[Problem]) -> dict[str, dict[str, 
     return options_by_metric
 
 
-def _option_fields(factory: Any, model: type[Section]) -> dict[str, Any]:
-    """The parameters of a part's factory that are keys of its section: name -> type and default."""
-    function = factory.func if isinstance(factory, partial) else factory
+def _callee(factory: Callable[..., object]) -> tuple[Callable[..., object], int]:
+    """What a factory calls, and how many of its first parameters are given."""
+    return (factory.func, len(factory.args)) if isinstance(factory, partial) else (factory, 0)
+
+
+@cache  # a study reads hundreds of recipes, and to make a model takes longer than all else in reading one
+def _with_options(name: str, base: type[Section], function: Callable[..., object], given: int) -> type[Section]:
+    """A section with the parameters of a part's factory as further keys.
+
+    Args:
+        given: how many of the function's first parameters are no keys.
+    """
     hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
-    return {
+    parameters = list(inspect.signature(function).parameters.items())[given:]
+    fields: dict[str, Any] = {
         name: (hints[name], parameter.default)
-        for name, parameter in inspect.signature(factory).parameters.items()
-        if name not in model.model_fields and (name not in _NOT_OPTIONS or (model is Data and name == "seed"))
+        for name, parameter in parameters
+        if name not in base.model_fields and (name not in _NOT_OPTIONS or (base is Data and name == "seed"))
     }
+    return create_model(name, __base__=base, **fields)
 
 
 def problem_of(section: str, error: Any, model: type[Section]) -> Problem:
