@@ -226,8 +226,8 @@ _BACK = {
 }  # fmt: skip
 # What PIL raises on broken pixels or metadata, besides OSError.
 PIL_ERRORS = (
-    SyntaxError, ValueError, RuntimeError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error,
-    zlib.error,
+    SyntaxError, ValueError, RuntimeError, EOFError, IndexError, KeyError, TypeError, AssertionError, OverflowError,
+    struct.error, zlib.error,
 )  # fmt: skip
 _AGAIN = "Get it again or remove it"
 
@@ -361,7 +361,7 @@ def _unreadable(path: ImageFile, error: OSError) -> DataError:
 
 
 def _broken(path: ImageFile, error: Exception) -> DataError:
-    reason = " ".join(str(error).split())
+    reason = " ".join(str(error).split()) or type(error).__name__
     if "truncated" in reason.lower():
         return DataError("the image is truncated", file=path, fix=_AGAIN, kind="truncated")
     return DataError(f"the image is broken ({reason})", file=path, fix=_AGAIN, kind="broken")

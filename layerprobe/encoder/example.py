@@ -6,7 +6,9 @@ model.pt2 or onnxruntime for model.onnx. Where there is only map.npz, FILE is a 
 
 import importlib.util
 import json
+import struct
 import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +20,14 @@ from PIL.Image import Resampling, Transpose
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MAP, GRAPH, ONNX = "map.npz", "model.pt2", "model.onnx"
+# What the probe reads. Among other formats is EPS, for which Pillow would start Ghostscript.
+_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
+_PIXEL_LIMIT, _THINNEST = 89_000_000, 1000  # the probe's
+# What Pillow raises on a file that is no whole image.
+_BROKEN = (
+    PIL.Image.DecompressionBombError, OSError, SyntaxError, ValueError, RuntimeError, EOFError, LookupError, TypeError,
+    AssertionError, OverflowError, struct.error, zlib.error,
+)  # fmt: skip
 # EXIF orientation -> what undoes it.
 _BACK = {
     2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE,
@@ -34,7 +44,10 @@ def main(folder: Path, files: Sequence[str]) -> None:
     export = json.loads((folder / "export.json").read_text(encoding="utf-8"))
     encode = encoder(folder, export)
     for file in files:
-        inputs = np.load(file) if export["input"] is None else read_image(Path(file), export["input"])[None]
+        try:
+            inputs = np.load(file) if export["input"] is None else read_image(Path(file), export["input"])[None]
+        except (OSError, ValueError) as error:
+            sys.exit(f"{file}: {error}")
         for features in encode(inputs):
             print(json.dumps(features.tolist()))
 
@@ -131,9 +144,20 @@ def read_image(file: Path | BinaryIO, how: Mapping[str, Any]) -> Array:
     Args:
         file: its path, or a stream of its bytes.
         how: `input` of export.json.
+
+    Raises:
+        ValueError: it cannot be read, has more than 89 million pixels, or is thinner than 1 to 1,000.
     """
-    with PIL.Image.open(file) as image:
-        pixels = _rgb(_rotate(image, how["exif_rotation"]), how.get("white", 65535))
+    PIL.Image.init()
+    try:
+        with PIL.Image.open(file, formats=[name for name in _FORMATS if name in PIL.Image.OPEN]) as image:
+            if image.width * image.height > _PIXEL_LIMIT or max(image.size) > _THINNEST * min(image.size):
+                raise ValueError(f"{image.width}x{image.height} pixels: above 89 million, or thinner than 1 to 1,000")
+            pixels = _rgb(_rotate(image, how["exif_rotation"]), how.get("white", 65535))
+    except PIL.UnidentifiedImageError as error:
+        raise ValueError("not an image that can be read") from error
+    except _BROKEN as error:
+        raise ValueError(f"the image cannot be read: {str(error) or type(error).__name__}") from error
     for step in how["steps"]:
         height, width = pixels.shape[:2]
         if "shorter_side" in step:
@@ -170,7 +194,7 @@ def _rgb(image: PIL.Image.Image, white: int) -> Array:
         grey = (510 * np.minimum(np.asarray(image).astype(np.uint32), level) + level) // (2 * level)
         return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
     if image.mode in ("I", "F"):
-        sys.exit(f"{image.mode}: 32-bit pixels have no agreed range")
+        raise ValueError("32-bit pixels have no agreed range")
     if image.has_transparency_data:
         below = PIL.Image.new("RGBA", image.size, "white")
         image = PIL.Image.alpha_composite(below, image.convert("RGBA"))

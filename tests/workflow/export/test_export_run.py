@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -16,7 +17,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from benchmarks.service import png, saved
 from layerprobe import load_encoder
+from layerprobe.data.images import read_image as read_as_probe
 from layerprobe.data.loading import plain_batches
 from layerprobe.encoder import example
 from layerprobe.encoder.example import read_image
@@ -268,6 +271,38 @@ def test_images_are_read_as_the_probe_reads_them(exported: Written, tmp_path: Pa
     how = json.loads((exported.folder / "export.json").read_text())["input"]
     Image.new("RGBA", (10, 20), (0, 0, 0, 0)).save(tmp_path / "clear.png")
     assert (example.read_image(tmp_path / "clear.png", how) == 255).all()
+
+
+def bad_images(folder: Path) -> list[Path]:
+    """Files that the probe refuses."""
+    for mode in ("F", "I"):
+        Image.new(mode, (9, 9)).save(folder / f"{mode}.tiff")
+    for width, height in ((1, 1001), (1001, 1), (9450, 9450), (14_000, 14_000), (2**31 - 1, 2**31 - 1)):
+        (folder / f"{width}x{height}.png").write_bytes(png(width, height))
+    (folder / "drawing.eps").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
+    (folder / "cut.jpg").write_bytes(saved("RGB", "JPEG")[:300])
+    (folder / "palette.png").write_bytes(png(9, 9, 8, 3, rows=9))  # without one
+    (folder / "empty.jpg").touch()
+    return [*folder.iterdir()]
+
+
+def test_example_py_refuses_what_the_probe_refuses(exported: Written, tmp_path: Path) -> None:
+    how = json.loads((exported.folder / "export.json").read_text())["input"]
+    for path in bad_images(tmp_path):
+        with pytest.raises(DataError):
+            read_as_probe(path)
+        with pytest.raises(ValueError, match="cannot be read|can be read"):
+            read_image(io.BytesIO(path.read_bytes()), how)
+
+
+def test_example_py_names_a_file_that_it_cannot_read(
+    exported: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(example, "encoder", lambda *_: None)  # slow to load
+    Image.new("I", (9, 9)).save(tmp_path / "deep.tiff")
+    for name in ("deep.tiff", "gone.png"):
+        with pytest.raises(SystemExit, match=f"{name}: .*(32-bit pixels have no agreed range|No such file)"):
+            example.main(exported.folder, [str(tmp_path / name)])
 
 
 OWN = (
