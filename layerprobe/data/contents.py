@@ -229,6 +229,7 @@ def _read_table(path: Path) -> dict[str, _FileRecord]:
     """The table; empty where there is none that can be read."""
     records: dict[str, _FileRecord] = {}
     try:
+        require_file(path)
         table = json.loads(path.read_bytes())
         if table["schema"] != _SCHEMA:
             return {}
@@ -238,6 +239,6 @@ def _read_table(path: Path) -> dict[str, _FileRecord]:
                 return {}
             stamp = [int(size), int(changed), int(noted)]
             records[str(name)] = _FileRecord(stamp, content.hex(), list(map(str, rules)), *map(int, largest))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, DataError):
         return {}
     return records

@@ -123,6 +123,7 @@ def _in_cache(folder: Path) -> list[TableFile]:
 def _as_written(file: Path) -> Iterator[Any]:
     """The content of a JSON file, and the error of one that is not as `datasets` writes it."""
     try:
+        require_file(file)
         yield json.loads(file.read_bytes())
     except OSError as error:
         raise DataError.unreadable(error, file=file) from error
@@ -265,6 +266,11 @@ def read_table(root: Path, files: Sequence[TableFile], *, image: str, label: str
         image: name of the column of images; empty: the only one.
         label: name of the column of labels; empty: the only one.
     """
+    try:
+        for file in files:
+            require_file(file.path)
+    except OSError as error:
+        raise DataError.unreadable(error) from error
     schema = _schema(files[0].path)
     features = _features(schema)
     typed = [name for name in schema.names if features.get(name, {}).get("_type") == "Image"]

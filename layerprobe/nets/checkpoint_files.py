@@ -41,6 +41,7 @@ from layerprobe.nets.weight_files import (
     require_weights_format,
 )
 from layerprobe.system.errors import DataError
+from layerprobe.system.files import require_file
 from layerprobe.system.memory import memory_faults_told, require_memory
 
 # Exceptions that torch may raise on bytes that are no checkpoint.
@@ -268,6 +269,8 @@ def read_checkpoint(path: Path, part_name: str | None = None) -> FileWeights:
     if files[0].name == METADATA:
         from layerprobe.nets.distributed_checkpoint import read_distributed  # slow to import
 
+        for file in files:
+            require_file(file)
         tensors = read_distributed(files[0].parent)
     else:
         tensors = _read_files(files, path)

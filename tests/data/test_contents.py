@@ -75,6 +75,15 @@ def test_a_damaged_table_is_made_again(root: Path, tmp_path: Path, damaged: str)
     assert blake(b"other") in table.read_text()
 
 
+def test_a_pipe_in_the_place_of_the_table_is_replaced(root: Path, tmp_path: Path) -> None:
+    with_digests(of_files(root), tmp_path, Silent())
+    table = table_of(root, tmp_path)
+    table.unlink()
+    os.mkfifo(table)
+    assert hashes(with_digests(of_files(root), tmp_path, Silent())) == [blake(b"first"), blake(b"other")]
+    assert table.is_file()
+
+
 def test_a_hash_of_another_length_is_made_again(root: Path, tmp_path: Path) -> None:
     with_digests(of_files(root), tmp_path, Silent())
     table = table_of(root, tmp_path)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -104,6 +105,21 @@ def test_a_damaged_state_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "state.json").write_text(text)
     with pytest.raises(DataError, match=r"state\.json: not as datasets writes it"):
         table_files(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["dataset_dict.json", "state.json", "dataset_info.json"])
+def test_a_pipe_in_the_place_of_a_state_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match=f"{name}: a pipe, socket or device, not a file"):
+        table_files(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["b.parquet", "b.arrow"])
+def test_a_pipe_among_the_files_of_a_table_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    files = [TableFile(write(tmp_path / "a.parquet", rows()), ""), TableFile(tmp_path / name, "")]
+    with pytest.raises(DataError, match=f"{name}: a pipe, socket or device, not a file"):
+        read_table(tmp_path, files, image="", label="")
 
 
 def test_a_name_of_the_hub_is_found_in_the_cache(hub: Path) -> None:

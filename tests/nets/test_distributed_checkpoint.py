@@ -92,6 +92,13 @@ def test_a_damaged_folder_is_called_so(folder: Path, name: str) -> None:
         read_distributed(folder)
 
 
+def test_a_pipe_in_the_place_of_a_part_is_not_waited_for(folder: Path) -> None:
+    (folder / "__0_0.distcp").unlink()
+    os.mkfifo(folder / "__0_0.distcp")
+    with pytest.raises(DataError, match=r"__0_0\.distcp: a pipe, socket or device, not a file"):
+        read_checkpoint(folder)
+
+
 def test_a_file_without_its_metadata_asks_for_the_folder(folder: Path) -> None:
     (folder / ".metadata").unlink()
     with pytest.raises(DataError, match=r"whose \.metadata is not beside it\. Copy the whole folder"):

@@ -441,7 +441,10 @@ def require_kept(run: Run, record: RunRecord, epoch: int) -> None:
 
 def unwanted_epochs(run: Run, keep: Keep, *, finished: bool) -> list[int]:
     """The epochs whose checkpoints exist although `train.keep` does not keep them."""
-    done: int = run.read().epochs_done
+    record = run.read()
+    if record.weights_files:  # somebody else's files, whose numbers may be large
+        return []
+    done = record.epochs_done
     stay = wanted_epochs(keep, done) | (set() if finished else {done - 1, done})
     return [epoch for epoch in range(done + 1) if epoch not in stay and run.checkpoint_file(epoch).exists()]
 

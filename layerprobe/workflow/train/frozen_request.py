@@ -17,7 +17,7 @@ from layerprobe.recipe.recipe import Recipe, recorded_recipe, require_none, reso
 from layerprobe.recipe.validation import data_problems, validate_section
 from layerprobe.registry import MODEL_NAMES, SOURCES
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
-from layerprobe.system.files import require_writable
+from layerprobe.system.files import require_file, require_writable
 from layerprobe.system.naming import name_model
 from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import SECTIONS, Data, Problem
@@ -140,6 +140,7 @@ def require_weights(path: Path) -> None:
     """Check that a weights file, or each of the files that hold the weights of a path, can be read."""
     try:
         for file in parts_of(path):
+            require_file(file)
             with file.open("rb"):
                 pass
     except OSError as error:

@@ -102,7 +102,7 @@ def _remaining_epochs(run: Run, trainer: Trainer, fresh: bool) -> list[int]:
     if fresh or not run.exists():
         return [*epochs]
     record = run.read()
-    removed = {*range(record.epochs_done + 1)} - {*kept_epochs(run, record)}
+    removed = {*record.epochs} - {*kept_epochs(run, record)}
     return [epoch for epoch in epochs if epoch not in removed and not run.checkpoint_file(epoch).exists()]
 
 

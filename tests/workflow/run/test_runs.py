@@ -3,10 +3,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from layerprobe.workflow.run.runs import (
     named_run,
     remove_checkpoints,
     set_aside,
+    unwanted_epochs,
     wanted_epochs,
 )
 from layerprobe.workflow.train.building import TrainRequest
@@ -447,6 +449,22 @@ def test_an_ensemble_has_the_epochs_that_all_members_keep(tmp_path: Path) -> Non
         (tmp_path / name).mkdir()
         Run(tmp_path / name).write(recorded({"epochs_done": 3, "checkpoints_removed": removed}))
     assert kept_epochs(Run(tmp_path / "e"), recorded({"epochs_done": 3, "members": ["e.1", "e.2"]})) == [1, 3]
+
+
+def test_the_numbers_of_weights_files_take_no_memory(tmp_path: Path, little_memory: None) -> None:
+    file = {"path": "/a.pt", "part": None, "sha256": "0", "size": 3, "epoch": 10**9}
+    Run(tmp_path).write(recorded({"weights_files": [file], "epochs_done": 10**9}))
+    assert unwanted_epochs(Run(tmp_path), "all", finished=True) == []
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """A limit of 500 MB above what the process has mapped."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + 500_000_000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def test_a_run_without_checkpoints_says_what_it_can_still_do(request_for: Requests) -> None:

@@ -524,6 +524,13 @@ def test_an_absent_file_is_an_error_of_data(asked: Requests, checkpoints: Path, 
         frozen_run(asked(f"{checkpoints / name}"), Silent())
 
 
+def test_a_pipe_in_the_place_of_weights_is_not_waited_for(asked: Requests, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "w.pt")
+    for refuse in (asked(f"{tmp_path}/w.pt").require_ready, lambda: frozen_run(asked(f"{tmp_path}/w.pt"), Silent())):
+        with pytest.raises(DataError, match=r"w\.pt: a pipe, socket or device, not a file\. Put a file in its place"):
+            refuse()
+
+
 def test_a_file_of_another_network_leaves_no_run(asked: Requests, tmp_path: Path) -> None:
     torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "other.pt")
     with pytest.raises(DataError, match="other.pt: weights of another network than python:"):
