@@ -143,7 +143,7 @@ class RunRecord:
         recipe: sections of the recipe -> keys -> values.
         experiment: hash of the recipe without its seed.
         epochs_done: the last epoch; 0 = before any step.
-        hashes: name of a checkpoint -> SHA-256.
+        hashes: name of a checkpoint -> SHA-256; of a watched run `network` -> that of its modules and shapes.
         manifests: split -> hash of names, classes and sizes of its images.
         contents: split -> hash of names, classes and contents of its images.
         transform: the steps from an image to the network's input.

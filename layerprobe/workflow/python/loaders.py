@@ -147,13 +147,14 @@ def _require_loader(batches: object, split: str) -> Iterable[Any]:
     return loader
 
 
-def read_batches(
+def read_batches(  # noqa: PLR0913 - a loader, how it is read, and what is shown
     loader: Iterable[Any],
     split: str,
     shape: ImageShape | None = None,
     *,
     batch: BatchOf | None = None,
     note: Callable[[str], object] | None = None,
+    track: Track[Any] | None = None,
 ) -> Iterator[Batch]:
     """The batches of a loader, in one pass.
 
@@ -162,9 +163,10 @@ def read_batches(
         batch: reads what the loader gives; None for tuples of images, labels and at most two further parts, and dicts
             with one of the usual keys for each.
         note: takes a line on parts that are ignored, at each batch.
+        track: shows the progress.
     """
     label_kind = None
-    for item in loader:
+    for item in all_batches(loader, f"the {split} loader", track and track(loader, f"extracting {split}")):
         image_values, label_values = _read_parts(item, split, note) if batch is None else _read_by(batch, item)
         images = require_images(image_values, f"the {split} loader", shape)
         labels = _require_labels(label_values, len(images), split)
@@ -174,6 +176,24 @@ def read_batches(
         yield Batch(images, labels)
     if label_kind is None:
         raise DataError(f"the {split} loader gives no batch", fix="Give it images")
+
+
+def all_batches(loader: Iterable[T], source: str, tracked: Iterable[T] | None = None) -> Iterator[T]:
+    """What a loader gives; DataError where that is less than its length says.
+
+    A StopIteration in the code of a data set, also in a data worker, ends the loop over a loader without an error.
+
+    Args:
+        tracked: the same, with a progress bar.
+    """
+    count = 0
+    for count, item in enumerate(loader if tracked is None else tracked, start=1):  # noqa: B007
+        yield item
+    # Where workers divide a stream among them, torch's length of it is an estimate.
+    length = 0 if isinstance(getattr(loader, "dataset", None), IterableDataset) else _count_items(loader) or 0
+    if count < length:
+        problem = f"{source} ended after {count:,} of its {length:,} batches"
+        raise DataError(problem, fix="Its data set may raise StopIteration; let len() be the number of batches")
 
 
 def _read_by(batch: BatchOf, item: object) -> tuple[Any, Any]:
@@ -282,7 +302,8 @@ def read_images(images: object, batch_size: int) -> Iterator[Tensor]:
     if isinstance(images, np.ndarray | str | Mapping | type) or not isinstance(images, Iterable | Dataset):
         raise wrong_type("images", images, "floats (N, C, H, W), a DataLoader, a Dataset, or batches")
     shape = None
-    for item in images.split(batch_size) if isinstance(images, Tensor) else as_loader(images):
+    batches = images.split(batch_size) if isinstance(images, Tensor) else as_loader(images)
+    for item in all_batches(batches, "`images`"):
         candidate = item[0] if isinstance(item, tuple | list) and item else item
         if isinstance(item, Mapping):
             candidate = _find_value(item, "`images`", _IMAGES, "Let it have one for the images")

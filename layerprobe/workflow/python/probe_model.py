@@ -175,9 +175,8 @@ def probe(  # noqa: PLR0913 - the flags of `layerprobe probe`
     chains = _parse_chains(names_of("reduce", reduce), fit, loaders)
     ignored: dict[str, None] = {}
     with place_on_device(net.module, str(device)) as run_device, progress() as track:
-        read = partial(read_batches, batch=batch, note=ignored.setdefault)
-        tracked_loaders = {name: track(loader, f"extracting {name}") for name, loader in loaders.items()}
-        shape, batches = _read_ahead(tracked_loaders, read)
+        read = partial(read_batches, batch=batch, note=ignored.setdefault, track=track)
+        shape, batches = _read_ahead(loaders, read)
         network = measure_network(net, shape)
         taps = find_layers(expressions, network, pools=pool_names)
         if cache is not None:

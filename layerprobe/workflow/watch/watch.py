@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import sys
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
 
 _MEMORY = 0.1  # of the free memory, for the images of all splits
+NETWORK = "network"  # among the hashes of run.json: that of its modules and the shapes of their tensors
 _FORWARDS = 3  # a training step costs at least a forward, and a backward of twice its arithmetic
 
 
@@ -90,6 +92,11 @@ class WatchedNetwork:
     rows: Sequence[RankedLayer]
     facts: RecordedNetwork | None
     parts: Sequence[tuple[str, str]]
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the parts."""
+        return hashlib.sha256(repr(self.parts).encode()).hexdigest()
 
     def require_same(self, module: nn.Module) -> None:
         """Check that a module has the parts of the first one."""
@@ -296,6 +303,9 @@ class Watch:
             self._shrink(training, net, device)
         else:
             require_same_images(run, record, training.first.features.inputs)
+            if record.hashes.get(NETWORK, network.sha256) != network.sha256:
+                refusal = "has another network than is given now: other modules, or shapes of their tensors"
+                raise RecipeError(refusal, file=run.folder, fix="Give its model, or another name=")
         splits = training.first.features.dataset.splits
         training.epochs = LayerEpochs(network.rows[-1], {split: splits[split].labels for split in images})
         for stored_epoch in run.ranked_epochs(next(iter(images))) if record else []:
@@ -429,9 +439,9 @@ def _store(training: _Training, measured: MeasuredEpoch, epoch: int) -> None:
     with stoppable() as stop:
         forget_from(training.run, epoch)
         probed = probe_record(features.inputs, str(measured.searches.device()), order)
-        record = epoch_record(
-            replace(probed, network=training.network.facts), epoch, training.experiment, training.images
-        )
+        network = training.network
+        probed = replace(probed, network=network.facts, hashes={NETWORK: network.sha256})
+        record = epoch_record(probed, epoch, training.experiment, training.images)
         store_probe(features, measured.searches, measured.results, order, epoch=epoch, record=record)
         if 0 < training.epoch < epoch:
             remove_features(training.run, list(training.images), training.epoch)

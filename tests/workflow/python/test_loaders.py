@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.workflow.python.loaders import progress, read_batches, read_images, require_loaders
@@ -117,6 +117,39 @@ def test_a_dataset_is_read_in_batches_of_64() -> None:
 def test_what_is_no_loader_is_told(splits: object, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         require_loaders(splits, ("test",))
+
+
+class Stopping(TensorDataset):
+    """A row of which raises StopIteration, as `next` of an empty iterator does."""
+
+    def __getitem__(self, row: int) -> Any:
+        if row == 5:
+            raise StopIteration
+        return IMAGES[0], row
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_ends_before_its_length_is_not_believed(workers: int) -> None:
+    loader = DataLoader(Stopping(torch.zeros(8, 3, 4, 4), torch.arange(8)), 2, num_workers=workers)
+    for batches in (read_batches(loader, "test"), read_batches(loader, "test", track=lambda items, _: iter(items))):
+        with pytest.raises(DataError, match=r"the test loader ended after 2 of its 4 batches\. Its data set may raise"):
+            list(batches)
+    with pytest.raises(DataError, match="`images` ended after 2 of its 4 batches"):
+        list(read_images(loader, 2))
+
+
+class Stream(IterableDataset[Any]):
+    """One that two workers divide, so that torch's length is an estimate."""
+
+    def __len__(self) -> int:
+        return 14
+
+    def __iter__(self) -> Any:
+        return iter([(torch.zeros(3, 4, 4), 0)] * 7)
+
+
+def test_the_length_of_a_stream_is_an_estimate() -> None:
+    assert len(list(read_batches(DataLoader(Stream(), 4, drop_last=True), "test"))) == 1
 
 
 def test_images_may_come_as_one_tensor_or_in_batches() -> None:

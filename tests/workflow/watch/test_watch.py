@@ -265,6 +265,17 @@ def test_a_run_is_not_continued_on_other_images(tmp_path: Path) -> None:
     assert epochs_of(tmp_path) == [0]
 
 
+def test_a_run_is_not_continued_with_another_network(tmp_path: Path) -> None:
+    watch = watching(tmp_path)
+    watch(network(), 0)
+    watch.close()
+    other = network()
+    other[4] = nn.Linear(8, 3)  # a layer of the same name
+    with pytest.raises(RecipeError, match=r"watched: has another network than is given now: .*\. Give its model, or"):
+        watching(tmp_path)(other, 1)
+    assert epochs_of(tmp_path) == [0]
+
+
 def test_a_name_that_another_kind_of_run_has_is_refused(tmp_path: Path) -> None:
     name = layerprobe.probe(network(), {"test": loaders()["test"]}, ks=(1,), cache=tmp_path).name
     with pytest.raises(RecipeError, match=rf"{name} is a run of layerprobe\.probe\. Watch by another name="):
