@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from layerprobe.registry import PLAIN_METRICS
+from layerprobe.registry import PLAIN_METRICS, SHARE_METRICS
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file, write_text
 from layerprobe.system.wording import command_text
@@ -61,6 +61,8 @@ SPLITS = ("train", "validation", "test")  # of queries, in the order of rows and
 SEEN, UNSEEN = GAP_SPLITS = "train", "test"  # the gap is the first less the second
 _BETWEEN_NOTES = "; "
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_LEAST = {"AMI": -1.0}  # of shares that may be below 0
+_ROUNDING = 1e-9  # of a share that is 0 or 1
 _LAST_EPOCH = 10**9 - 1  # weights files may be numbered by their steps or dates
 
 
@@ -286,17 +288,31 @@ def _lines(rows: Iterable[Iterable[object]]) -> str:
     return text.getvalue()
 
 
-def read_scores(path: Path) -> list[Score]:
-    """The scores of a scores.csv."""
+def read_scores(path: Path, fix: str = "") -> list[Score]:
+    """The scores of a scores.csv; none of an empty file.
+
+    Args:
+        fix: of a file that is none; empty for that of a run's.
+    """
+    scores: dict[tuple[object, ...], tuple[Score, int]] = {}
     try:
         require_file(path)
         with path.open(encoding="utf-8", newline="") as stream:
             reader = csv.DictReader(stream)
-            return [_score(row, path, reader.line_num) for row in reader]
+            if reader.fieldnames is not None and (*reader.fieldnames,) != COLUMNS:
+                raise ValueError(f"the columns {', '.join(reader.fieldnames)}")
+            for row in reader:
+                score, line = _score(row, path, reader.line_num, fix), reader.line_num
+                key = score.run, score.epoch, score.split, score.ranked, score.metric
+                other, before = scores.setdefault(key, (score, line))
+                if other != score:
+                    raise _bad(path, line, f"another row of the same number than line {before}", fix)
     except FileNotFoundError as error:
         raise no_scores(path) from error
     except (KeyError, TypeError, ValueError, csv.Error) as error:
-        raise DataError("not a table of scores", file=path, fix=f"Delete it and run {_probe(path)} again") from error
+        fix = fix or f"Delete it and run {_probe(path)} again"
+        raise DataError("not a table of scores", file=path, fix=fix) from error
+    return [score for score, _ in scores.values()]
 
 
 def no_scores(path: Path) -> DataError:
@@ -309,20 +325,20 @@ def _probe(path: Path) -> str:
     return command_text("probe", path.parent.name, cache=path.parent.parent)
 
 
-def _score(row: dict[str | None, str | None], path: Path, line: int) -> Score:
+def _score(row: Mapping[str, str | None], path: Path, line: int, fix: str) -> Score:
     if None in row or None in row.values():
-        raise _bad(path, line, "the row has more or fewer cells than the header")
+        raise _bad(path, line, "the row has more or fewer cells than the header", fix)
     values: dict[str, Any] = {}
     for column in COLUMNS:
         text = str(row[column])
         number = _NUMBERS.get(column)
         if text == "" and number is int and column != "seed":
-            raise _bad(path, line, f"{column} is empty, expected a whole number")
+            raise _bad(path, line, f"{column} is empty, expected a whole number", fix)
         if column != "note" and _CONTROL.search(text):  # a note may quote a file's name
-            raise _bad(path, line, f"{column} is {text!a}, expected no control characters")
+            raise _bad(path, line, f"{column} is {text!a}, expected no control characters", fix)
         values[column] = text if number is None else (None if text == "" else number(text))
         if isinstance(values[column], float) and not math.isfinite(values[column]):
-            raise _bad(path, line, f"{column} is {text}, expected a finite number or an empty cell")
+            raise _bad(path, line, f"{column} is {text}, expected a finite number or an empty cell", fix)
     ranked = RankedLayer(
         LayerKey(values.pop("layer"), values.pop("pool")), values.pop("reduction"), values.pop("similarity")
     )
@@ -335,7 +351,7 @@ def _score(row: dict[str | None, str | None], path: Path, line: int) -> Score:
         notes=tuple(note.split(_BETWEEN_NOTES)) if note else (),
     )
     if fault := _fault(score):
-        raise _bad(path, line, fault)
+        raise _bad(path, line, fault, fix)
     return score
 
 
@@ -347,16 +363,22 @@ def _fault(score: Score) -> str:
         return f"epoch is {score.epoch}, expected 0 to {_LAST_EPOCH:,}"
     if score.n < 0:
         return f"n is {score.n}, expected a number of queries"
-    if score.metric.startswith("R@"):
-        if recall_of(score.metric) is None:
-            return f"metric is {score.metric!r}, expected R@K with a K of at least 1"
-        if score.value is not None and not 0 <= score.value <= 1:
-            return f"value is {score.value:g}, expected a fraction"
+    if score.metric.startswith("R@") and recall_of(score.metric) is None:
+        return f"metric is {score.metric!r}, expected R@K with a K of at least 1"
+    if recall_of(score.metric) or score.metric in SHARE_METRICS:
+        numbers = {"value": score.value}
+        if score.kind.estimand == "gallery":  # the other intervals are not cut at 0 and 1
+            numbers |= {"low": score.low, "high": score.high}
+        for name, number in numbers.items():
+            if number is not None and not _LEAST.get(score.metric, 0) - _ROUNDING <= number <= 1 + _ROUNDING:
+                return f"{name} is {number:g}, expected a fraction"
+    if score.low is not None and score.high is not None and score.low > score.high:
+        return f"low is {score.low:g}, expected at most high, {score.high:g}"
     return ""
 
 
-def _bad(path: Path, line: int, why: str) -> DataError:
-    return DataError(why, file=f"{path}:{line}", fix=f"Delete the file and run {_probe(path)} again")
+def _bad(path: Path, line: int, why: str, fix: str) -> DataError:
+    return DataError(why, file=f"{path}:{line}", fix=fix or f"Delete the file and run {_probe(path)} again")
 
 
 _Cell = tuple[object, ...]

@@ -13,6 +13,7 @@ from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Interval, IntervalKind, SamplingUnits
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import (
+    COLUMNS,
     Matrix,
     Recall,
     Score,
@@ -158,6 +159,11 @@ def test_a_row_without_an_epoch_or_a_count_is_named_with_its_line(tmp_path: Path
         ({"metric": "R@5(G=x)"}, "metric is 'R@5(G=x)', expected R@K"),
         ({"value": 1.25}, "value is 1.25, expected a fraction"),
         ({"value": -0.5}, "value is -0.5, expected a fraction"),
+        ({"metric": "MAP@R", "value": 7.5}, "value is 7.5, expected a fraction"),
+        ({"metric": "AMI", "value": -2.0}, "value is -2, expected a fraction"),
+        ({"interval": Interval(-5.0, 0.9)}, "low is -5, expected a fraction"),
+        ({"interval": Interval(0.9, 0.8)}, "low is 0.9, expected at most high, 0.8"),
+        ({"metric": "alignment", "interval": Interval(3.0, 2.0)}, "low is 3, expected at most high, 2"),
         ({"layer": "fc\x1b[2J"}, r"layer is 'fc\x1b[2J', expected no control characters"),
     ],
 )
@@ -173,6 +179,24 @@ def test_a_value_that_no_score_has_is_named_with_its_line(
     path.write_text("".join([*rows, path.read_text().splitlines(keepends=True)[1]]))
     with pytest.raises(DataError, match=re.escape(f"scores.csv:4: {message}")):
         read_scores(path)
+
+
+def test_two_rows_of_one_number_are_refused_unless_they_are_equal(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    ScoreTable([SCORE]).write(path)
+    row = path.read_text().splitlines()[1]
+    path.write_text(f"{path.read_text()}{row}\n")
+    assert read_scores(path) == [SCORE]
+    path.write_text(f"{path.read_text()}{row.replace('0.8125', '0.25')}\n")
+    with pytest.raises(DataError, match="scores.csv:4: another row of the same number than line 2"):
+        read_scores(path)
+
+
+@pytest.mark.parametrize("text", ["my notes\n", "a,b\n1,2\n", "\n", f"{','.join(COLUMNS)},mine\n"])
+def test_a_file_of_other_columns_is_no_table(tmp_path: Path, text: str) -> None:
+    (tmp_path / "scores.csv").write_text(text)
+    with pytest.raises(DataError, match="scores.csv: not a table of scores. Name another"):
+        read_scores(tmp_path / "scores.csv", "Name another")
 
 
 @pytest.mark.parametrize("change", [lambda row: row.rpartition(",")[0], lambda row: f"{row},more"])

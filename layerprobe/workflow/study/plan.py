@@ -266,7 +266,7 @@ def keep_scores(study: Study, cells: Sequence[Cell], file: Path) -> None:
 
 
 def _read(file: Path) -> list[Score]:
-    return read_scores(file) if file.exists() else []
+    return read_scores(file, "Name another file by --scores") if file.exists() else []
 
 
 def require_images(study: Study, trainings: Iterable[StudyTraining], cache: Path, listener: Listener) -> None:

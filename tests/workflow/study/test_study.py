@@ -285,6 +285,15 @@ def test_scores_of_other_runs_stay_in_the_file(copied: StudyRequest, tmp_path: P
     assert {*others, *lines} == {*file.read_text().splitlines()[1:]}
 
 
+@pytest.mark.parametrize("text", ["my notes\n", "run,value\nmine,0.5\n"])
+def test_a_file_of_something_else_is_not_replaced_by_scores(copied: StudyRequest, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text(text)
+    with pytest.raises(DataError, match=r"mine\.csv: not a table of scores\. Name another file by --scores"):
+        run_study(replace(copied, scores=file), Silent())
+    assert file.read_text() == text
+
+
 def test_a_file_of_scores_that_cannot_be_written_is_told_before_training(copied: StudyRequest, tmp_path: Path) -> None:
     shutil.rmtree(copied.cache)
     with pytest.raises(LayerprobeError, match=r"cannot be written as '.txt'. Name it .csv"):
