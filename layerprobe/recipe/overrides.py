@@ -139,6 +139,8 @@ def _setting(text: str, section_names: Iterable[str]) -> tuple[str, str, Any]:
         return section, key, tomllib.loads(f"value = {value.strip()}")["value"]
     except tomllib.TOMLDecodeError:
         return section, key, value.strip()
+    except RecursionError as error:
+        raise RecipeError(f"--set {section}.{key}: nested too deep", fix="Correct its brackets") from error
 
 
 def _rank(setting: tuple[str, str, Any]) -> int:

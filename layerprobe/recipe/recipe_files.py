@@ -53,6 +53,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise RecipeError(f"not UTF-8: {error}", file=path, fix="Save the file as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"not a TOML file: {error}", file=path, fix="Correct that place") from error
+    except RecursionError as error:
+        raise RecipeError("nested too deep", file=path, fix="Correct its brackets") from error
 
 
 def packaged_recipe(name: str) -> Path:

@@ -372,6 +372,14 @@ def test_a_file_that_is_no_toml_says_where(tmp_path: Path) -> None:
         load_recipe(str(tmp_path / "x.toml"))
 
 
+def test_brackets_without_end_are_told(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text("data = " + "{a = " * 50_000)
+    with pytest.raises(RecipeError, match=r"x\.toml: nested too deep\. Correct its brackets"):
+        load_recipe(str(tmp_path / "x.toml"))
+    with pytest.raises(RecipeError, match=r"--set data\.root: nested too deep\. Correct its brackets"):
+        load_recipe("quick", Overrides(settings=(f"data.root={'[' * 50_000}",)))
+
+
 def test_the_augmentations_are_those_of_the_data_room() -> None:
     from typing import get_args
 

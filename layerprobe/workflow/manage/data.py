@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import secrets
-import tomllib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from layerprobe.data.search_rules import read_searching, with_search_rules
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, label_notes, require_retrieval
 from layerprobe.recipe.overrides import Overrides, apply_overrides
-from layerprobe.recipe.recipe_files import list_recipes
+from layerprobe.recipe.recipe_files import list_recipes, read_toml
 from layerprobe.recipe.validation import validate_section
 from layerprobe.system.computing import default_workers
 from layerprobe.system.errors import DataError, InterruptedRun, LayerprobeError, RecipeError, UnknownNameError
@@ -65,8 +64,8 @@ def list_data() -> dict[str, tuple[DatasetSpec, list[str]]]:
     recipes: dict[str, list[str]] = {name: [] for name in registry.DATASETS}
     for recipe, path in list_recipes().items():
         # An invalid file is reported when it is used.
-        with contextlib.suppress(tomllib.TOMLDecodeError, UnicodeDecodeError):
-            data = tomllib.loads(path.read_text(encoding="utf-8")).get("data")
+        with contextlib.suppress(RecipeError):
+            data = read_toml(path).get("data")
             name = data.get("name") if isinstance(data, dict) else None
             if isinstance(name, str) and name in recipes:
                 recipes[name].append(recipe)
