@@ -314,7 +314,8 @@ def _tensors(node: object, file: Path, prefix: str, seen: set[int], depth: int) 
         if isinstance(value, Tensor):
             if type(value) in (Tensor, nn.Parameter):
                 tensor = Tensor.detach(value)
-                if tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized:
+                is_dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
+                if is_dense and tensor.device.type == "cpu":
                     yield f"{prefix}{key}", tensor
             elif type(value).__module__.startswith(PIECES):
                 raise of_fsdp(f"{prefix}{key} is a piece of a tensor", file)

@@ -105,6 +105,13 @@ def test_sparse_tensors_and_tensors_without_numbers_are_left_out(tmp_path: Path)
     assert list(read_checkpoint(saved(tmp_path, content)).tensors) == ["a"]
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_are_left_out(tmp_path: Path, layout: torch.layout) -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=layout)
+    assert list(read_checkpoint(saved(tmp_path, {"a": torch.ones(1), "b": nested})).tensors) == ["a"]
+
+
 def truncated() -> bytes:
     whole = io.BytesIO()
     torch.save(WEIGHTS, whole)

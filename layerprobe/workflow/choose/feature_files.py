@@ -302,10 +302,14 @@ def _read_pt(path: Path) -> Mapping[Any, Any]:
             else "not a readable file of torch.save: truncated, damaged or another format"
         )  # fmt: skip
         raise DataError(message, file=path, fix=_SAVE) from error
+    content = {path.stem: content} if isinstance(content, torch.Tensor) else content
     if isinstance(content, Mapping):
+        tensors = [
+            value for part in (content, *content.values()) if isinstance(part, Mapping) for value in part.values()
+        ]
+        if any(isinstance(value, torch.Tensor) and value.is_nested for value in tensors):
+            raise DataError("holds a nested tensor, whose rows differ in length", file=path, fix=_SAVE)
         return content
-    if isinstance(content, torch.Tensor):
-        return {path.stem: content}
     message = f"holds a {type(content).__name__}, not a dict of tensors by name"
     raise DataError(message, file=path, fix=_SAVE)
 
