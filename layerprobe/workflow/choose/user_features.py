@@ -21,6 +21,7 @@ from layerprobe.workflow.probe.identical_images import identical_rows, row_conte
 
 LABELS, SPLIT, GROUP = ("labels", "split", "group")
 _ROWS = 4096  # checked at once
+_LARGEST = 1e150  # the squares of larger numbers, and of the inverse, leave float64
 _POOLING = {  # dimensions -> how to make them two
     3: "Pool the tokens first, to one vector (D,) for each image, such as x.mean(1)",
     4: "Pool the maps first, to one vector (D,) for each image, such as x.mean((2, 3))",
@@ -194,6 +195,10 @@ def _check_table(values: Any, name: str, count: int, ids: NDArray[Any] | None, f
         first_row = f"row {bad[0]}" + ("" if ids is None else f" ({ids[bad[0]]})")
         message = f"array {name}: {NotFiniteError(len(bad), count).message}, first in {first_row}"
         raise NumericError(message, file=file, fix="Remove the array, or compute these rows again")
+    largest = max(abs(float(array.max())), abs(float(array.min())))
+    if largest and not 1 / _LARGEST < largest < _LARGEST:
+        message = f"array {name}: the largest number is {largest:.0e}, whose square leaves the range of float64"
+        raise NumericError(message, file=file, fix="Divide the array by that")
     # torch takes neither other byte orders nor negative strides.
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 

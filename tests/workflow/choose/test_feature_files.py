@@ -329,6 +329,24 @@ def test_texts_of_N_rows_are_ids_and_others_are_left_out(tmp_path: Path) -> None
     assert (given.ids, given.notes) == (tuple(IDS), ("left out: class_names",))
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_called_so(tmp_path: Path) -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+    for content in ({"deep": nested, "labels": torch.from_numpy(LABELS)}, {"layers": {"deep": nested}}, nested):
+        torch.save(content, tmp_path / "f.pt")
+        with pytest.raises(DataError, match=r"f\.pt: holds a nested tensor, whose rows differ in length"):
+            read_user_features(tmp_path / "f.pt")
+
+
+@pytest.mark.parametrize(("factor", "largest"), [(1e200, "2e\\+200"), (1e-200, "2e-200")])
+def test_numbers_whose_squares_leave_float64_are_not_called_collapsed(
+    tmp_path: Path, factor: float, largest: str
+) -> None:
+    path = saved(tmp_path, a=factor * np.array([[1, 0], [1.1, 0], [0, 1], [-2, 1]]), labels=LABELS)
+    with pytest.raises(NumericError, match=f"array a: the largest number is {largest}, whose square leaves the range"):
+        read_user_features(path)
+
+
 def test_a_row_that_is_not_finite_is_named(tmp_path: Path) -> None:
     broken = np.where(np.arange(4)[:, None] == 2, np.inf, GOOD)
     path = saved(tmp_path, a=broken, labels=LABELS, filenames=IDS)
