@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from layerprobe.system.errors import RecipeError
+from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.taps.hooks import hook_modules, parts_by_path, plain_path, prepare_images
 from layerprobe.taps.layouts import (
@@ -193,6 +193,11 @@ def measure_layers(net: NamedLayers, image_size: ImageSize) -> Measured:
         line = str(error).strip().partition("\n")[0]
         kind = "" if type(error) is RuntimeError and line else type(error).__name__
         reason = ": ".join(text for text in (kind, line) if text)
+        if "DataLoader worker" in line:  # torch raises it wherever the main process is when a worker dies
+            raise EnvironmentFault("a data worker was killed (memory?)", fix="Use fewer workers") from error
+        if "device meta" in line or "meta tensor" in line:
+            problem = f"the network has a tensor on the device meta, which holds no numbers: {line}"
+            raise DataError(problem, fix="Build it on the CPU, and load its weights") from error
         raise RecipeError(
             f"the network does not take {images_text(image_size, net.channels)}: {reason}",
             fix="Choose another size with --set data.image_size=N or [H,W]",

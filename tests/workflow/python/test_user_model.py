@@ -11,7 +11,7 @@ from torch import nn
 
 import layerprobe
 from layerprobe.sources.timm_models import SOURCE
-from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError, UnknownNameError
 from layerprobe.workflow.manage.layers import layers as listed
 from tests.workflow.python.test_probe_model import small_model
 
@@ -98,6 +98,27 @@ class WithBoxes(nn.Module):
 def test_an_output_that_is_no_features_is_no_layer() -> None:
     assert [layer.name for layer in layerprobe.layers(WithBoxes(), 12)] == ["block.0.0", "block.0.1"]
     assert list(layerprobe.extract(WithBoxes(), "*", torch.zeros(1, 3, 12, 12))) == ["block.0.0@avg", "block.0.1@avg"]
+
+
+class Raising(nn.Conv2d):
+    """What happens in its forward is not about the images."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return super().forward(images) * torch.ones(self.out_channels, 1, 1, device="meta")
+
+
+class Killed(nn.Conv2d):
+    """torch raises this wherever the main process is when a data worker dies."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+
+
+def test_a_tensor_without_numbers_and_a_dead_worker_are_not_about_the_images() -> None:
+    with pytest.raises(DataError, match=r"the network has a tensor on the device meta, .* Build it on the CPU"):
+        layerprobe.layers(Raising(3, 4, 3), 8)
+    with pytest.raises(EnvironmentFault, match=r"a data worker was killed \(memory\?\)\. Use fewer workers"):
+        layerprobe.layers(Killed(3, 4, 3), 8)
 
 
 def test_images_that_the_model_does_not_take_are_told_without_a_flag() -> None:
