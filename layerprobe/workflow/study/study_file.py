@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -22,6 +23,7 @@ from layerprobe.values.sections import LARGEST_SEED, Problem, Section
 
 _SMALL, _GRID, _VARIANTS = "small", "grid", "variants"
 _SEED = "train.seed"
+_MOST_TRAININGS = 5000  # whose recipes are checked in a minute
 OVER_KEY = "over-key"  # the plot that takes a key
 
 
@@ -158,6 +160,14 @@ def load_study(reference: str, *, small: bool = False) -> Study:
         problems += _run_problems(runs, variants, grid)
     if isinstance(end, End):
         problems += [*_end_problems(end, variants), *_key_problems(end, [*grid, *_shared_keys(variants)])]
+    if isinstance(runs, Runs):
+        # Counted, not listed: a few keys have more cells than the memory.
+        count = math.prod([len(variants), len(runs.seeds), *map(len, grid.values())])
+        if count > _MOST_TRAININGS:
+            text = (
+                f"{count:,} trainings, of at most {_MOST_TRAININGS:,}. Divide the study, or leave values or seeds out"
+            )
+            problems.append(Problem(_GRID, text))
     require_none(problems, path, Overrides())
     name = f"{path.stem}-{_SMALL}" if small else path.stem
     return Study(name, about, runs, grid, end, small, variants)  # type: ignore[arg-type] # of no problem, so all are there

@@ -23,6 +23,14 @@ def test_the_last_key_of_a_grid_varies_fastest(file_of: FileOf) -> None:
     assert [list(cell.values()) for cell in study.cells] == [[[8], 1.0], [[8], 2.0], [[16], 1.0], [[16], 2.0]]
 
 
+def test_more_trainings_than_can_be_checked_are_counted_and_refused(file_of: FileOf) -> None:
+    grid = "\n".join(f'"data.key{key}" = {list(range(10))}' for key in range(12))
+    with pytest.raises(
+        RecipeError, match=r"\[grid\]: 4,000,000,000,000 trainings, of at most 5,000\. Divide the study"
+    ):
+        load_study(file_of(('"net.fc" = [[8], [16]]', f'"net.fc" = [[8], [16]]\n{grid}')))
+
+
 def test_a_training_sets_its_seed_and_the_keys_that_take_it(file_of: FileOf) -> None:
     study = load_study(file_of())
     settings = study.settings(study.cells[1], 1)
