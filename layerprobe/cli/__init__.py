@@ -170,5 +170,5 @@ def _as_fault(error: BaseException, words: Sequence[str]) -> LayerprobeError:
     if isinstance(error, OSError) and (fault := disk_fault(error, error.filename and Path(error.filename))):
         return fault
     if isinstance(error, OSError) and error.filename is not None:
-        return EnvironmentFault(f"{error.strerror}", file=error.filename, fix="Choose a path you may write to")
+        return EnvironmentFault(f"{error.strerror}", file=error.filename, fix="Choose a path you may read and write to")
     return Bug(f"a bug in layerprobe: {error!r}", fix="Run it again with --debug and report what it prints")
