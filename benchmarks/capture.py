@@ -33,13 +33,12 @@ from torch import Tensor
 from torch.fx.proxy import TraceError
 from torchvision.models.feature_extraction import create_feature_extractor
 
-from layerprobe.measure.extraction import extract
+from layerprobe.measure.extraction import BATCH_SIZE, extract
 from layerprobe.nets.net import Net
 from layerprobe.registry import NETWORKS, load_apart
 from layerprobe.system.computing import full_precision
 from layerprobe.system.memory import keep_freed_memory
 from layerprobe.taps import resolve_taps
-from layerprobe.workflow.probe.probed_run import BATCH_SIZE
 
 GOAL = 0.90
 Forward = Callable[[Tensor], object]

@@ -29,7 +29,7 @@ from layerprobe.data.pixel_cache import DecodedPixels, Entry, fill
 from layerprobe.data.splits import Dataset, Split, digests_of
 from layerprobe.data.transforms import Framing, Method, Normalise, frame_dataset
 from layerprobe.losses.smooth_triplet import SmoothTriplet
-from layerprobe.measure.extraction import extract
+from layerprobe.measure.extraction import BATCH_SIZE, extract
 from layerprobe.nets.net import Net
 from layerprobe.registry import NETS, load
 from layerprobe.system.computing import full_precision
@@ -37,7 +37,6 @@ from layerprobe.taps import resolve_taps
 from layerprobe.training import loop
 from layerprobe.training.loop import Plan, Trainer
 from layerprobe.training.schedule import Schedule
-from layerprobe.workflow.probe.probed_run import BATCH_SIZE
 
 SIZES = ((500, 375), (1024, 768))
 DIFFERENT = 96  # photographs; further ones are copies of these
