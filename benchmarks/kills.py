@@ -9,7 +9,10 @@ when a random one of its temporary files appears, so that a half written file is
 - after the second run checkpoints, scores, the choice and the numbers drawn are those of commands that nobody killed;
 - no temporary file is left, in the run or beside `--out`.
 
-    python benchmarks/kills.py [--kills 100] [--seed 0] [--folder DIR]
+An export that replaces one (`export --force`) is killed between its two renames, when no folder has the name: the old
+one must be whole beside it, and be back when the next export has begun.
+
+    python benchmarks/kills.py [--kills 100] [--seed 0] [--folder DIR] [--command NAME]
 
 A hundred kills take about half an hour. The exit code is 1 if one of them shows a fault.
 """
@@ -41,17 +44,35 @@ COMMANDS = {
     "choose": "choose m",
     "report": "report m --out out/page.html",
     "plot": "plot layers m --out out/figure.pdf --csv out/figure.csv",
+    "export": "export m --layer fc6 --format npz --force --out encoder",
 }
-TEMPORARY = re.compile(r"\..+\.\d+\.tmp|\.tmp[0-9A-Za-z]{6}")
+TEMPORARY = re.compile(r"\..+\.\d+\.(tmp|old)|\.tmp[0-9A-Za-z]{6}")
+# Runs the command line, which is killed once it has renamed the folder of an export.
+KILLED_BETWEEN_RENAMES = """
+import os, signal
+from pathlib import Path
+
+rename = Path.rename
+
+def renamed(path, target):
+    rename(path, target)
+    if path.name == "encoder":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Path.rename = renamed
+from layerprobe.__main__ import main
+
+main()
+"""
 # What a whole file of `out` begins and ends with.
 WHOLE = {".html": (b"<!doctype html>", b"</html>\n"), ".pdf": (b"%PDF", b"%%EOF\n"), ".csv": (b"run,", b"\n")}
 
 
-def start(words: str, folder: Path) -> subprocess.Popen[str]:
+def start(words: str, folder: Path, program: tuple[str, ...] = ("-m", "layerprobe")) -> subprocess.Popen[str]:
     """Start a command in a session of its own."""
     repository = str(Path(__file__).parents[1])
     environment = os.environ | {"PYTHONPATH": repository, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "layerprobe", *words.split(), "--cache", "cache"]
+    command = [sys.executable, *program, *words.split(), "--cache", "cache"]
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -89,6 +110,20 @@ def killed(words: str, folder: Path, *, after: float, sightings: int) -> bool:
     return process.returncode == -signal.SIGKILL
 
 
+def killed_between_renames(words: str, folder: Path, old: dict[str, str]) -> list[str]:
+    """Kill an export between its renames: what is wrong with the old one then, and when the next has begun."""
+    process = start(words, folder, ("-c", KILLED_BETWEEN_RENAMES))
+    process.communicate()
+    if process.returncode != -signal.SIGKILL:
+        return ["was not killed between its renames"]
+    left = [hashes(path) for path in folder.glob(".encoder.*.old")]
+    faults = [] if left == [old] and not (folder / "encoder").exists() else ["the old export is not beside it"]
+    # Without --force the next one ends as soon as it sees that the folder is there again.
+    next_code = finished(words.replace("--force ", ""), folder).partition("\n")[0]
+    is_back = next_code == "2" and hashes(folder / "encoder") == old
+    return faults if is_back else [*faults, "the old export is not put back"]
+
+
 def hashes(folder: Path) -> dict[str, str]:
     """The hash of each file below a folder that has its final name."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
@@ -120,12 +155,13 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="of the times of kills")
     parser.add_argument("--folder", type=Path, help="where the runs are made (default: a temporary folder)")
+    parser.add_argument("--command", choices=[*COMMANDS], help="the only one that is killed, in one place")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        sys.exit(measure(Path(folder), arguments.kills, random.Random(arguments.seed)))
+        sys.exit(measure(Path(folder), arguments.kills, random.Random(arguments.seed), arguments.command))
 
 
-def measure(folder: Path, kills: int, rng: random.Random) -> int:
+def measure(folder: Path, kills: int, rng: random.Random, only: str | None = None) -> int:
     """Kill and continue; print what that showed, and return the exit code."""
     (folder / "whole").mkdir()
     seconds, printed, expected = dict[str, float](), dict[str, str](), dict[str, dict[str, str]]()
@@ -140,16 +176,23 @@ def measure(folder: Path, kills: int, rng: random.Random) -> int:
     for number in itertools.count(1):
         if count.total() == kills:
             break
-        place = folder / f"round {number}"
-        shutil.copytree(folder / "whole" / "out", place / "out")
+        place = folder / ("whole" if only else f"round {number}")
+        if not only:
+            for name in ("out", "encoder"):
+                shutil.copytree(folder / "whole" / name, place / name)
         for name, words in COMMANDS.items():
             if count.total() == kills:
                 break
-            before, sightings = hashes(place), rng.choice((0, rng.randint(1, 4)))
-            was_killed = killed(words, place, after=rng.uniform(0, seconds[name]), sightings=sightings)
+            if only not in (None, name):
+                continue
+            if name == "export":
+                was_killed, found = True, killed_between_renames(words, place, hashes(place / "encoder"))
+            else:
+                before, sightings = hashes(place), rng.choice((0, rng.randint(1, 4)))
+                was_killed = killed(words, place, after=rng.uniform(0, seconds[name]), sightings=sightings)
+                found = faults_of_kill(before, place)
             count[name] += was_killed
             left_by_kills += len(temporaries(place))
-            found = faults_of_kill(before, place)
             found += [] if finished(words, place) == printed[name] else ["prints something else"]
             found += [] if expected[name].items() <= results(place).items() else ["has other results"]
             found += [f"{path.name} is left over" for path in temporaries(place)]

@@ -38,7 +38,8 @@ def disk_fault(error: OSError, path: Path | None = None, needed: int | None = No
     match error.errno:
         case errno.ENOSPC:
             free = "" if path is None else f": {disk} has {as_size(free_bytes(path))} free"
-            fault = f"disk full{free}" + (f", this file needs {as_size(needed)}" if needed and path else "")
+            size = as_size(needed) if needed and needed >= 1e6 else f"{needed:,} bytes" if needed else ""
+            fault = f"disk full{free}" + (f", this file needs {size}" if needed and path else "")
         case errno.EDQUOT:
             fault = f"your quota on {disk} is used up"
         case errno.EFBIG:
@@ -149,11 +150,13 @@ def folder_written_whole(path: Path, *, replace: bool = False) -> Iterator[Path]
     """Yield a temporary folder beside a folder, and rename it to `path` if the block ends without an error.
 
     A folder under its final name is complete; after an error, a kill or a full disk there is none, or the old one.
+    Where a kill came between the two renames of a replacement, the next call puts the old one back, as `put_back` does.
 
     Args:
         replace: whether an existing folder is moved aside first, and removed afterwards.
     """
     path = path.resolve()  # `.` and `..` have no name beside which there is room
+    put_back(path)
     with _written_aside(path, folder=True) as aside:
         yield aside
         for file in aside.iterdir():
@@ -212,16 +215,40 @@ def _put_in_place(aside: Path, path: Path, replace: bool) -> None:
         return
     if not replace:
         raise LayerprobeError("it exists already", file=path, fix="Name another folder")
-    number = os.getpid()
-    while (old := path.with_name(f".{path.name}.{number}.tmp")).exists():
-        number += 1
-    path.rename(old)
+    import fcntl
+
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        aside.rename(path)
-    except BaseException:
-        old.rename(path)
-        raise
-    shutil.rmtree(old)
+        with contextlib.suppress(OSError):  # as of a temporary folder: a living writer's is not put back
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        number = os.getpid()
+        while (old := path.with_name(f".{path.name}.{number}.old")).exists():
+            number += 1
+        path.rename(old)
+        try:
+            aside.rename(path)
+        except BaseException:
+            old.rename(path)
+            raise
+        shutil.rmtree(_as_leftover(old))
+    finally:
+        os.close(descriptor)
+
+
+def put_back(path: Path) -> None:
+    """Give a folder its name again where a writer was killed between moving it aside and naming the new one."""
+    path = path.resolve()
+    with contextlib.suppress(OSError):  # of its parent: it is told where the folder is written
+        for old in _unused(path.parent, re.compile(rf"\.{re.escape(path.name)}\.\d+\.old"), folders=True):
+            if path.exists():
+                shutil.rmtree(_as_leftover(old))
+            else:
+                old.rename(path)
+
+
+def _as_leftover(old: Path) -> Path:
+    """The old folder under a temporary name: whatever is called .old is whole."""
+    return old.rename(old.with_suffix(".tmp"))
 
 
 def _leads_to(path: Path, descriptor: int) -> bool:
@@ -245,6 +272,13 @@ def remove_leftovers(*folders: Path) -> None:
 
 
 def _remove_leftovers(folder: Path, names: re.Pattern[str], *, folders: bool = False) -> None:
+    for path in _unused(folder, names, folders=folders):
+        with contextlib.suppress(OSError):
+            shutil.rmtree(path) if folders else path.unlink()
+
+
+def _unused(folder: Path, names: re.Pattern[str], *, folders: bool) -> Iterator[Path]:
+    """Files or folders of these names whose writer has ended, each locked while it is looked at."""
     import fcntl
 
     flags = os.O_RDONLY | os.O_DIRECTORY if folders else os.O_RDWR
@@ -256,7 +290,7 @@ def _remove_leftovers(folder: Path, names: re.Pattern[str], *, folders: bool = F
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _leads_to(path, descriptor):
-                    shutil.rmtree(path) if folders else path.unlink()
+                    yield path
             finally:
                 os.close(descriptor)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from layerprobe.system.files import (
     ReadOnce,
     disk_fault,
     folder_written_whole,
+    put_back,
     remove_leftovers,
     require_file,
     require_replaceable,
@@ -80,6 +82,11 @@ def test_a_disk_that_takes_no_file_is_told_with_the_disk_and_the_file(
     with pytest.raises(EnvironmentFault, match=message), written_whole(tmp_path / "new.txt", needed=7_000_000):
         raise OSError(number, os.strerror(number))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_small_file_that_does_not_fit_is_told_in_bytes(tmp_path: Path) -> None:
+    fault = disk_fault(OSError(errno.ENOSPC, ""), tmp_path / "new.txt", 41_000)
+    assert "this file needs 41,000 bytes;" in str(fault)
 
 
 @pytest.mark.skipif(not Path("/proc").is_mount(), reason="needs a small file system that every machine has")
@@ -287,6 +294,54 @@ def test_a_folder_is_replaced_only_where_that_is_asked_for(tmp_path: Path) -> No
         (aside / "newer.txt").touch()
     assert [file.name for file in path.iterdir()] == ["new.txt"]
     assert list(tmp_path.iterdir()) == [path]
+
+
+KILLED_AFTER_RENAMES = """
+import os, signal, sys
+from pathlib import Path
+from layerprobe.system.files import folder_written_whole
+count, rename = int(sys.argv[2]), Path.rename
+def killed(path, target):
+    global count
+    renamed, count = rename(path, target), count - 1
+    if not count:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return renamed
+Path.rename = killed
+with folder_written_whole(Path(sys.argv[1]), replace=True) as aside:
+    (aside / "new.txt").touch()
+"""
+
+
+# The old folder is moved aside, the new one gets its name, and the old one that of a temporary folder.
+@pytest.mark.parametrize(("renames", "left", "whole"), [(1, [], "old"), (2, ["new"], "new"), (3, ["new"], "new")])
+def test_a_folder_that_is_replaced_is_whole_whenever_its_writer_is_killed(
+    tmp_path: Path, renames: int, left: list[str], whole: str
+) -> None:
+    path = tmp_path / "export"
+    path.mkdir()
+    (path / "old.txt").touch()
+    killed = subprocess.run([sys.executable, "-c", KILLED_AFTER_RENAMES, path, str(renames)])
+    assert killed.returncode == -signal.SIGKILL
+    assert [file.stem for file in path.glob("*")] == left
+    put_back(path)
+    assert [file.stem for file in path.iterdir()] == [whole]
+    with folder_written_whole(path, replace=True) as aside:
+        (aside / "newer.txt").touch()
+    assert [file.stem for file in path.iterdir()] == ["newer"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_old_folder_of_a_living_writer_is_not_put_back(tmp_path: Path) -> None:
+    old = tmp_path / ".export.7.old"
+    old.mkdir()
+    descriptor = os.open(old, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    put_back(tmp_path / "export")
+    assert old.exists()
+    os.close(descriptor)
+    put_back(tmp_path / "export")
+    assert list(tmp_path.iterdir()) == [tmp_path / "export"]
 
 
 KILLED_IN_FOLDER = """

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from layerprobe.system.errors import EnvironmentFault, LayerprobeError, UnknownNameError
-from layerprobe.system.files import require_writable
+from layerprobe.system.files import put_back, require_writable
 from layerprobe.system.options import Flag, RunModel, split_names
 from layerprobe.values.costs import IndexKind, index_kinds
 
@@ -72,6 +72,7 @@ def require_free(out: Path, *, force: bool) -> None:
     from layerprobe.encoder.manifest import is_export  # it imports numpy and pydantic
 
     require_writable(out.absolute().parent, fix="Name another folder")
+    put_back(out)
     if not out.exists() and not out.is_symlink():
         return
     if out.is_symlink() or not out.is_dir() or (any(out.iterdir()) and not is_export(out)):
