@@ -181,6 +181,14 @@ def test_a_value_that_no_score_has_is_named_with_its_line(
         read_scores(path)
 
 
+def test_an_adjusted_share_may_be_below_0(tmp_path: Path) -> None:
+    # Classes 0 0 1 1 in clusters 0 1 0 1: MI 0, expected ln 2 / 3, entropies ln 2: AMI = (0 - 1/3) / (1 - 1/3).
+    worse_than_chance = replace(SCORE, metric="AMI", value=-0.5)
+    path = tmp_path / "scores.csv"
+    ScoreTable([worse_than_chance]).write(path)
+    assert read_scores(path) == [worse_than_chance]
+
+
 def test_two_rows_of_one_number_are_refused_unless_they_are_equal(tmp_path: Path) -> None:
     path = tmp_path / "scores.csv"
     ScoreTable([SCORE]).write(path)
