@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import shutil
 import sys
@@ -12,8 +13,6 @@ from typing import Any
 
 import hypothesis
 import pytest
-
-import tests.processes  # noqa: F401 - what the fork server of a test that needs one imports
 
 # pytest-xdist starts a process for every core, so each computes with one thread, and so do the processes that tests
 # start. OpenMP reads this when torch or numpy is imported. A waiting thread sleeps: GNU OpenMP's spinning waiters would
@@ -28,6 +27,8 @@ sys.dont_write_bytecode = False
 # Ten thousand tests and what their modules import live as long as the process: while they are collected nothing becomes
 # garbage, and after that no search for garbage visits them again (`pytest_collection_finish`).
 gc.disable()
+# Whichever test starts the fork server: it imports these once, and each of its processes is a fork of it.
+multiprocessing.set_forkserver_preload(["layerprobe.workflow.train.train", "layerprobe.workflow.probe.probe"])
 os.environ.pop("LAYERPROBE_CACHE", None)  # whoever runs the tests may have set it for runs of their own
 os.environ.pop("LAYERPROBE_NAMED_MODELS", None)
 

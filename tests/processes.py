@@ -10,9 +10,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-# Whichever test starts the fork server: it imports these once, and each of its processes is a fork of it.
-multiprocessing.set_forkserver_preload(["layerprobe.workflow.train.train", "layerprobe.workflow.probe.probe"])
-
 # Runs the command whose words follow.
 MAIN = "from layerprobe.__main__ import main; main()"
 
