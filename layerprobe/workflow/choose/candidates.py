@@ -343,14 +343,14 @@ def run_names(trainings: Sequence[CandidateRun]) -> str:
     return ", ".join(candidate_run.run.name for candidate_run in trainings)
 
 
-def _require_comparable(trainings: Sequence[CandidateRun], others: Sequence[CandidateRun]) -> None:
+def _require_comparable(trainings: Sequence[CandidateRun], other_trainings: Sequence[CandidateRun]) -> None:
     first_run, folds = trainings[0], runs_by_fold(trainings)
     fix = "Choose among runs of one data set that hold out the same classes"
-    if folds.keys() != runs_by_fold(others).keys():
+    if folds.keys() != runs_by_fold(other_trainings).keys():
         raise RecipeError(
-            f"{run_names(trainings)} and {run_names(others)} hold out different folds of classes", fix=fix
+            f"{run_names(trainings)} and {run_names(other_trainings)} hold out different folds of classes", fix=fix
         )
-    for candidate_run in others:
+    for candidate_run in other_trainings:
         a, b = first_run.run.name, candidate_run.run.name
         if first_run.split != candidate_run.split:
             message = f"{a} would be chosen on {first_run.split}, {b} on {candidate_run.split}"

@@ -134,12 +134,12 @@ def candidates_of(
     for name, trainings in experiments.items():
         keys = shared_keys(trainings)
         shared = set.intersection(*(set(candidate_run.embeddings) for candidate_run in trainings))
-        others = [key for key in trainings[0].embeddings if key in shared]
+        compared_keys = [key for key in trainings[0].embeddings if key in shared]
         baselines = {candidate_run.baseline for candidate_run in trainings}
         embedding = baselines.pop() if len(baselines) == 1 else None  # else it is not that of all trainings
-        described = _describe_candidates(name, trainings, [*keys, *others], embedding)
+        described = _describe_candidates(name, trainings, [*keys, *compared_keys], embedding)
         competing += [described[key] for key in keys]
-        compared += [described[key] for key in others]
+        compared += [described[key] for key in compared_keys]
         if embedding is not None:
             embeddings[name] = described[embedding]
     candidates = Candidates(

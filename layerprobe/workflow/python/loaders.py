@@ -187,7 +187,8 @@ def all_batches(loader: Iterable[T], source: str, tracked: Iterable[T] | None = 
         tracked: the same, with a progress bar.
     """
     count = 0
-    for count, item in enumerate(loader if tracked is None else tracked, start=1):  # noqa: B007
+    for item in loader if tracked is None else tracked:
+        count += 1
         yield item
     # Where workers divide a stream among them, torch's length of it is an estimate.
     length = 0 if isinstance(getattr(loader, "dataset", None), IterableDataset) else _count_items(loader) or 0

@@ -50,16 +50,16 @@ def stored_summary(run: Run, request: SummaryRequest = _DEFAULTS) -> RunSummary:
         fix = f"Run {run.command('probe', *metric_flags(metric))}"
         raise DataError(f"no scores of {metric}", file=run.scores_file, fix=fix)
     scored = _layers_with_scores(scores)
-    last = {split: x for split in SPLITS if (x := _open_last(run, split, scored.get(split, {}))) is not None}
-    if not last:
+    last_splits = {split: x for split in SPLITS if (x := _open_last(run, split, scored.get(split, {}))) is not None}
+    if not last_splits:
         raise DataError("no ranks are stored", file=run.folder, fix=f"Run {run.command('probe')}")
-    images = {split: (x.stored.labels, x.stored.ids) for split, x in last.items()}
+    images = {split: (x.stored.labels, x.stored.ids) for split, x in last_splits.items()}
     units = units_of_run(run, images, request.cluster)
-    files = {split: run.ranks(x.epoch, split) for split, x in last.items()}
+    files = {split: run.ranks(x.epoch, split) for split, x in last_splits.items()}
     thinning, not_thinned = thinning_of(files, metric, from_python=record.from_python)
     splits: dict[str, SplitCells] = {}
     notes: list[str] = []
-    for split, ranked_split in last.items():
+    for split, ranked_split in last_splits.items():
         thinned = thinning if thinning and thinning.split == split else None
         splits[split], skipped = _read_cells(ranked_split, scored[split], units[split], metric, thinned)
         notes += skipped
@@ -109,7 +109,7 @@ def _open_last(run: Run, split: str, epochs: Iterable[int]) -> RankedSplit | Non
 
 
 def _read_cells(
-    last: RankedSplit,
+    last_split: RankedSplit,
     layers_by_epoch: Mapping[int, set[RankedLayer]],
     units: NDArray[np.int64],
     metric: str,
@@ -118,21 +118,21 @@ def _read_cells(
     """The stored values of a split's layers at each epoch, and a line for each skipped epoch.
 
     Args:
-        last: has the images that other epochs must have, too.
+        last_split: has the images that other epochs must have, too.
         units: (Q,) of these.
         thinning: of this split; None where its gallery is not thinned.
     """
     raw, thinned, notes = Cells(), Cells(), []
     faults: dict[LayerEpoch, Faults] = {}
     for epoch, layers in layers_by_epoch.items():
-        where = f"{last.split}, epoch {epoch}"
+        where = f"{last_split.split}, epoch {epoch}"
         try:
-            ranked_split = open_ranked_split(last.run, epoch, last.split)
+            ranked_split = open_ranked_split(last_split.run, epoch, last_split.split)
         except _UNREADABLE:
             notes.append(f"{where}: skipped, its ranks cannot be read; probe it again")
             continue
         stored = ranked_split.stored
-        if stored.ids != last.stored.ids or not np.array_equal(stored.labels, last.stored.labels):
+        if stored.ids != last_split.stored.ids or not np.array_equal(stored.labels, last_split.stored.labels):
             notes.append(f"{where}: skipped, it has other images than the last one")
             continue
         ranked_layers = [ranked for ranked in sorted(layers) if ranked_split.ranked_as(ranked)]
