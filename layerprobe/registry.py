@@ -87,6 +87,8 @@ REDUCTIONS = {
     "l2": "layerprobe.reductions.unfitted:L2",
     "pca:": "layerprobe.reductions.pca:PCA",
     "whiten:": "layerprobe.reductions.pca:Whiten",
+    "lwhiten:": "layerprobe.reductions.supervised:LearnedWhitening",
+    "lda:": "layerprobe.reductions.supervised:DiscriminantAnalysis",
     "random:": "layerprobe.reductions.random_projection:RandomProjection",
     "shift": "layerprobe.reductions.shift:Shift",
     "binary": "layerprobe.reductions.unfitted:Binary",

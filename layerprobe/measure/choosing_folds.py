@@ -111,8 +111,9 @@ class FoldSearch:
         """A chain of reductions, fitted on the queries of the other folds; None for no reduction."""
         if not chain.parts:
             return None
-        blocks = Marked(Blocks(self.queries.values, self.device), self.folds != fold)
-        return chain.fit(blocks, int(self.queries.values.shape[1]), seed=seed)
+        others = self.folds != fold
+        blocks = Marked(Blocks(self.queries.values, self.device), others)
+        return chain.fit(blocks, int(self.queries.values.shape[1]), seed=seed, labels=self.queries.labels[others])
 
     def of_fold(self, fold: int, reduce: Reduce | None) -> tuple[NDArray[np.intp], QueryValues]:
         """The rows of a fold's queries, and their values among the fold's classes."""

@@ -8,12 +8,14 @@ from functools import reduce as folded
 from itertools import product
 from typing import TYPE_CHECKING
 
-from layerprobe.reductions.reduction import InTurn, NotApplicableError, Reduce, Reduction
+from layerprobe.reductions.reduction import FitInputs, InTurn, NotApplicableError, Reduce, Reduction
 from layerprobe.registry import REDUCTIONS, load
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.layers import NO_REDUCTION
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 ON_GALLERY = "@gallery"  # ends the name of a chain that is fitted on the searched items
@@ -54,6 +56,11 @@ class Chain:
         return any(reduction.needs_classifier for reduction in self.parts)
 
     @property
+    def needs_labels(self) -> bool:
+        """Whether it learns from the classes of features."""
+        return any(reduction.needs_labels for reduction in self.parts)
+
+    @property
     def similarity(self) -> str | None:
         """The only similarity that its result can be searched by; None for any."""
         return self.parts[-1].similarity if self.parts else None
@@ -77,22 +84,31 @@ class Chain:
         """
         return folded(lambda before, part: part.dim(before), self.parts, dim)
 
-    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None = None) -> Reduce:
+    def fit(
+        self,
+        batches: Iterable[Tensor],
+        dim: int,
+        *,
+        seed: int,
+        classifier_weight: Tensor | None = None,
+        labels: NDArray[np.int64] | None = None,
+    ) -> Reduce:
         """Fit each part on the output of the parts before it.
 
         Args:
             batches: see `Reduction.fit`.
             dim: as there.
-            seed: as there.
+            seed: see `FitInputs`.
             classifier_weight: as there.
+            labels: as there.
 
         Raises:
             NotApplicableError: as there.
         """
         steps: tuple[Reduce, ...] = ()
+        inputs = FitInputs(seed, classifier_weight, labels)
         for reduction in self.parts:
-            inputs = _ReducedBatches(batches, InTurn(steps))
-            steps = (*steps, reduction.fit(inputs, dim, seed=seed, classifier_weight=classifier_weight))
+            steps = (*steps, reduction.fit(_ReducedBatches(batches, InTurn(steps)), dim, inputs))
             dim = reduction.dim(dim)
         return InTurn(steps)
 
@@ -126,6 +142,9 @@ def parse_chain(text: str) -> Chain:
         raise RecipeError(f"{text}: nothing can follow binary codes", fix="Put binary at the end")
     if chain.on_gallery and not chain.fits:
         raise RecipeError(f"{text}: nothing is fitted", fix=f"Leave {ON_GALLERY} out")
+    if chain.on_gallery and chain.needs_labels:
+        message = f"{text}: it is fitted with classes, and those of the searched images are asked for"
+        raise RecipeError(message, fix=f"Leave {ON_GALLERY} out, or take a reduction without classes")
     return chain
 
 

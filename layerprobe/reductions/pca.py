@@ -12,7 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.reductions.applying import Blocks, Marked
-from layerprobe.reductions.reduction import InTurn, NotApplicableError, Projection, Reduction, at_most, dimensions
+from layerprobe.reductions.reduction import (
+    FitInputs,
+    InTurn,
+    NotApplicableError,
+    Projection,
+    Reduction,
+    at_most,
+    dimensions,
+    share,
+)
 from layerprobe.reductions.unfitted import unit
 from layerprobe.system.errors import NotFiniteError, RecipeError
 
@@ -52,7 +61,7 @@ class PCA(Reduction):
         """
         return at_most(self._name, self._count, dim)
 
-    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is drawn
+    def fit(self, batches: Iterable[Tensor], dim: int, inputs: FitInputs) -> Reduce:  # noqa: ARG002 - nothing is drawn
         """The projection.
 
         Raises:
@@ -104,14 +113,15 @@ class Whiten(PCA):
         count, _, power = argument.partition(":")
         self._name = f"whiten:{argument}"
         self._count = dimensions(self._name, count, like="whiten:64:0.5")
-        if not re.fullmatch(r"\d*\.?\d+", power, re.ASCII) or not 0 <= float(power) <= 1:
+        parsed = share(power)
+        if parsed is None:
             raise RecipeError(
                 f"{self._name}: {power!r} is no power from 0 to 1",
                 fix=f"Half-whitening is whiten:{count}:0.5, full whitening whiten:{count}:1",
             )
-        self._power = float(power)
+        self._power = parsed
 
-    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is drawn
+    def fit(self, batches: Iterable[Tensor], dim: int, inputs: FitInputs) -> Reduce:  # noqa: ARG002 - nothing is drawn
         """The projection.
 
         Raises:

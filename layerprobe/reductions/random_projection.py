@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from layerprobe.reductions.reduction import Projection, Reduction, at_most, dimensions
+from layerprobe.reductions.reduction import FitInputs, Projection, Reduction, at_most, dimensions
 from layerprobe.system.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class RandomProjection(Reduction):
         """
         return at_most(self._name, self._count, dim)
 
-    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
+    def fit(self, batches: Iterable[Tensor], dim: int, inputs: FitInputs) -> Reduce:  # noqa: ARG002 - no feature is needed
         """The projection; no batch is read.
 
         Raises:
@@ -65,7 +65,7 @@ class RandomProjection(Reduction):
             raise ValueError(f"{self._name} stands for {len(self.members)} draws: fit each of its members")
         import torch
 
-        return Projection(torch.from_numpy(orthonormal(dim, self.dim(dim), seed=(seed, self._draw))))
+        return Projection(torch.from_numpy(orthonormal(dim, self.dim(dim), seed=(inputs.seed, self._draw))))
 
 
 def orthonormal(dim: int, count: int, *, seed: tuple[int, ...]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:

@@ -12,9 +12,27 @@ from typing import TYPE_CHECKING
 from layerprobe.system.errors import RecipeError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 Reduce = Callable[["Tensor"], "Tensor"]  # (B, D) float64 features, of any split -> (B, D')
+
+
+@dataclass(frozen=True, eq=False)
+class FitInputs:
+    """What a reduction may be fitted with beside features.
+
+    Args:
+        seed: of the run, for a reduction that draws.
+        classifier_weight: (C, D) of the classifier that was trained on this layer, on the device of the features; None
+            if there is none.
+        labels: (N,) the class of each feature, in the order of the batches; None where it is unknown.
+    """
+
+    seed: int = 0
+    classifier_weight: Tensor | None = None
+    labels: NDArray[np.int64] | None = None
 
 
 class NotApplicableError(RecipeError):
@@ -28,6 +46,7 @@ class Reduction(ABC):
         fits: whether it learns from features.
         draws: whether it draws at random.
         needs_classifier: whether it takes the weights of the loss's classifier.
+        needs_labels: whether it learns from the classes of features, and not from these alone.
         similarity: the only one that its result can be searched by; None for any.
         members: the names of the draws whose mean it stands for; empty for a reduction that is applied itself.
     """
@@ -35,6 +54,7 @@ class Reduction(ABC):
     fits: bool = False
     draws: bool = False
     needs_classifier: bool = False
+    needs_labels: bool = False
     similarity: str | None = None
     members: tuple[str, ...] = ()
 
@@ -47,16 +67,13 @@ class Reduction(ABC):
         return dim
 
     @abstractmethod
-    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:
+    def fit(self, batches: Iterable[Tensor], dim: int, inputs: FitInputs) -> Reduce:
         """Fit the reduction.
 
         Args:
             batches: (B, D) float64 features to fit on, which may be gone through several times; nothing is read from
                 disk until they are used. Every batch is on the device on which features will be reduced.
             dim: D.
-            seed: of the run, for a reduction that draws.
-            classifier_weight: (C, D) of the classifier that was trained on this layer, on the same device; None if
-                there is none.
 
         Raises:
             NotApplicableError: it cannot be fitted on these, such as for a rank below the requested dimensions.
@@ -80,6 +97,12 @@ def dimensions(name: str, text: str, *, like: str) -> int:
     if not re.fullmatch("[1-9][0-9]*", text, re.ASCII):
         raise RecipeError(f"{name}: {text!r} is no number of dimensions", fix=f"Give a whole number, as in {like}")
     return int(text)
+
+
+def share(text: str) -> float | None:
+    """A number from 0 to 1 without a sign or an exponent; None for any other text."""
+    is_number = re.fullmatch(r"\d*\.?\d+", text, re.ASCII) is not None
+    return float(text) if is_number and float(text) <= 1 else None
 
 
 def at_most(name: str, count: int, dim: int) -> int:

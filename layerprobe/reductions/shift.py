@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from layerprobe.reductions.reduction import InTurn, NotApplicableError, Projection, Reduction
+from layerprobe.reductions.reduction import FitInputs, InTurn, NotApplicableError, Projection, Reduction
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +31,7 @@ class Shift(Reduction):
 
     needs_classifier = True
 
-    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - no feature is needed
+    def fit(self, batches: Iterable[Tensor], dim: int, inputs: FitInputs) -> Reduce:  # noqa: ARG002 - no feature is needed
         """The projection; no batch is read.
 
         Raises:
@@ -40,6 +40,7 @@ class Shift(Reduction):
         """
         import torch
 
+        classifier_weight = inputs.classifier_weight
         if classifier_weight is None:
             raise NotApplicableError(
                 "shift: it needs the weights of a classifier, and none was trained on these features",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from layerprobe.reductions.reduction import Reduction
+from layerprobe.reductions.reduction import FitInputs, Reduction
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class L2(Reduction):
     """Divides each feature by its Euclidean length; a zero vector stays zero."""
 
-    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
+    def fit(self, batches: Iterable[Tensor], dim: int, inputs: FitInputs) -> Reduce:  # noqa: ARG002 - nothing is learnt
         """The normalisation; no batch is read."""
         return unit
 
@@ -38,7 +38,7 @@ class LayerNorm(Reduction):
     whose numbers are all equal becomes 0.
     """
 
-    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
+    def fit(self, batches: Iterable[Tensor], dim: int, inputs: FitInputs) -> Reduce:  # noqa: ARG002 - nothing is learnt
         """The normalisation; no batch is read."""
         return normalise_rows
 
@@ -62,7 +62,7 @@ class Binary(Reduction):
 
     similarity = "hamming"
 
-    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
+    def fit(self, batches: Iterable[Tensor], dim: int, inputs: FitInputs) -> Reduce:  # noqa: ARG002 - nothing is learnt
         """The packing, (B, D) -> (B, ceil(D / 8)) uint8; no batch is read."""
         return pack_signs
 

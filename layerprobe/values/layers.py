@@ -217,7 +217,14 @@ def _natural(text: str) -> list[str | int]:
 
 _ON_GALLERY = "@gallery"
 _POWERS = {"0": "PCA", "0.5": "half-whitened", "1": "whitened"}
-_WORDS = {"l2": "", "pca": "PCA", "random": "random projection", "binary": "binary codes"}
+_WORDS = {
+    "l2": "",
+    "pca": "PCA",
+    "lwhiten": "learned whitening",
+    "lda": "LDA",
+    "random": "random projection",
+    "binary": "binary codes",
+}
 
 
 def spoken_name(ranked: RankedLayer, *, pool: bool = False) -> str:

@@ -7,23 +7,18 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from layerprobe.reductions.reduction import FitInputs
+
 
 class Centred:
     fits = True
-    draws = needs_classifier = False
+    draws = needs_classifier = needs_labels = False
     similarity = None
     members = ()
 
     def dim(self, dim: int) -> int:
         return dim
 
-    def fit(
-        self,
-        batches: Iterable[Tensor],
-        dim: int,
-        *,
-        seed: int,
-        classifier_weight: Tensor | None,
-    ) -> Callable[[Tensor], Tensor]:
+    def fit(self, batches: Iterable[Tensor], dim: int, inputs: FitInputs) -> Callable[[Tensor], Tensor]:
         mean = torch.cat(list(batches)).mean(0)
         return lambda features: features - mean

@@ -54,7 +54,8 @@ def export_features(  # noqa: PLR0913 - the rows, the layer and the files
     members = members_of(ranked.layer, features.features)
     arrays = [features.features[member].astype(np.float32, copy=False) for member in members]
     values, chain = side_by_side(arrays), parse_chain(ranked.reduction)
-    reduce = chain.fit(Blocks(values[rows[fitted_on]], _CPU), values.shape[1], seed=seed)
+    blocks, labels = Blocks(values[rows[fitted_on]], _CPU), features.labels[rows[fitted_on]]
+    reduce = chain.fit(blocks, values.shape[1], seed=seed, labels=labels)
     finish = with_ends(reduce, sizes=[array.shape[1] for array in arrays], similarity=ranked.similarity)
     rows_checked = sample_rows(len(values))
     samples = make_samples(

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.measure.analysis import Features
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
-from layerprobe.reductions.applying import Blocks, SlicedRows
+from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import Chain
-from layerprobe.reductions.reduction import Reduce, Reduction
+from layerprobe.reductions.reduction import FitInputs, Reduce, Reduction
 from layerprobe.registry import LOSSES, load
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import Listener
@@ -93,7 +94,7 @@ def classifier_of(
 
 def fit_chain(  # noqa: PLR0913 - what, on what, and of which epoch and layer
     chain: Chain,
-    rows: SlicedRows,
+    features: Features,
     device: torch.device,
     *,
     seed: int,
@@ -104,20 +105,20 @@ def fit_chain(  # noqa: PLR0913 - what, on what, and of which epoch and layer
     """A chain, fitted on a layer's features, with the weights of the loss's classifier where it takes these.
 
     Args:
-        rows: (N, D) features to fit on.
+        features: (N, D) to fit on, with their classes.
         trained: the classifier; None if there is none.
     """
-    blocks, dim, weight = Blocks(rows, device), rows.shape[1], None
+    blocks, dim, weight = Blocks(features.values, device), features.values.shape[1], None
     if chain.needs_classifier and trained is not None:
         weight = trained.weight(epoch, layer, dim)
         chain = replace(chain, parts=(_Relu(), *chain.parts)) if trained.relu else chain
-    return chain.fit(blocks, dim, seed=seed, classifier_weight=weight)
+    return chain.fit(blocks, dim, seed=seed, classifier_weight=weight, labels=features.labels)
 
 
 class _Relu(Reduction):
     """A loss's own ReLU, before the classifier whose weights a reduction takes."""
 
-    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
+    def fit(self, batches: Iterable[Tensor], dim: int, inputs: FitInputs) -> Reduce:  # noqa: ARG002 - nothing is learnt
         import torch
 
         return torch.relu

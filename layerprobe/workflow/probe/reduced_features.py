@@ -100,7 +100,7 @@ class ReducedFeatures:
         chain = parse_chain(reduction)
         with self.open_layer(epoch, fitted_on, layer, _ON_DISK) as features:
             return fit_chain(
-                chain, features.values, self.device, seed=self.seed, epoch=epoch, layer=layer, trained=self.trained
+                chain, features, self.device, seed=self.seed, epoch=epoch, layer=layer, trained=self.trained
             )
 
     @contextlib.contextmanager

@@ -246,6 +246,7 @@ def test_values_that_are_stored_already_are_not_written_again(run: Run) -> None:
 
 
 FITTED = ["l2+pca:2+l2", "l2+whiten:2:0.5+l2", "pca:2+binary"]
+WITH_CLASSES = ["l2+lwhiten:2:lw+l2", "lda:2"]
 KEPT = 7  # rows of a split that are not replaced
 
 Changed = Callable[[NDArray[np.float32]], NDArray[np.float32]]
@@ -281,14 +282,14 @@ def replace_rows(run: Run, split: str) -> None:
     store.write_features(path, key, store.Rows(*labels), columns, [{drawn_run.FC6.layer: values}])
 
 
-@pytest.mark.parametrize("chain", FITTED)
+@pytest.mark.parametrize("chain", FITTED + WITH_CLASSES)
 def test_nothing_is_fitted_on_test_features(searches: Searches, chain: str) -> None:
     before = reduced(searches, chain)
     replace_rows(searches.features.run, "test")
     assert (reduced(searches, chain) == before).all()
 
 
-@pytest.mark.parametrize("chain", FITTED)
+@pytest.mark.parametrize("chain", FITTED + WITH_CLASSES)
 def test_what_is_fitted_is_fitted_on_training_features(searches: Searches, chain: str) -> None:
     before = reduced(searches, chain)
     replace_rows(searches.features.run, "train")
