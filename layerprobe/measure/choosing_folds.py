@@ -96,6 +96,7 @@ class FoldSearch:
         queries: (Q, D) searched for in `gallery`, or among themselves without the query where that is None.
         folds: (Q,) the fold of each query; a class is in one fold.
         rules: which items are right, or taken out, where the class does not say; None: the classes alone.
+        fit_labels: (Q,) the classes that reductions are fitted with; None: those of the queries.
     """
 
     queries: Searchable
@@ -106,14 +107,15 @@ class FoldSearch:
     metric: str = "R@1"
     rules: SearchRules | None = None
     options: Options | None = None
+    fit_labels: NDArray[np.int64] | None = None
 
     def fit_without(self, chain: Chain, fold: int, seed: int) -> Reduce | None:
         """A chain of reductions, fitted on the queries of the other folds; None for no reduction."""
         if not chain.parts:
             return None
-        others = self.folds != fold
+        others, labels = self.folds != fold, self.queries.labels if self.fit_labels is None else self.fit_labels
         blocks = Marked(Blocks(self.queries.values, self.device), others)
-        return chain.fit(blocks, int(self.queries.values.shape[1]), seed=seed, labels=self.queries.labels[others])
+        return chain.fit(blocks, int(self.queries.values.shape[1]), seed=seed, labels=labels[others])
 
     def of_fold(self, fold: int, reduce: Reduce | None) -> tuple[NDArray[np.intp], QueryValues]:
         """The rows of a fold's queries, and their values among the fold's classes."""

@@ -113,6 +113,17 @@ class Marked:
                 yield block[torch.from_numpy(here).to(block.device)]
 
 
+@dataclass(frozen=True, eq=False)
+class MappedBatches:
+    """Batches through a map, each time they are gone through."""
+
+    batches: Iterable[Tensor]
+    through: Reduce
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return map(self.through, self.batches)
+
+
 def reduce_blocks(blocks: Iterable[Tensor], reduce: Reduce, count: int) -> Tensor:
     """Features through a reduction.
 

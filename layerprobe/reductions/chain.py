@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce as folded
 from itertools import product
 from typing import TYPE_CHECKING
 
+from layerprobe.reductions.applying import MappedBatches
 from layerprobe.reductions.reduction import FitInputs, InTurn, NotApplicableError, Reduce, Reduction
 from layerprobe.registry import REDUCTIONS, load
 from layerprobe.system.errors import RecipeError
@@ -108,20 +109,9 @@ class Chain:
         steps: tuple[Reduce, ...] = ()
         inputs = FitInputs(seed, classifier_weight, labels)
         for reduction in self.parts:
-            steps = (*steps, reduction.fit(_ReducedBatches(batches, InTurn(steps)), dim, inputs))
+            steps = (*steps, reduction.fit(MappedBatches(batches, InTurn(steps)), dim, inputs))
             dim = reduction.dim(dim)
         return InTurn(steps)
-
-
-@dataclass(frozen=True, eq=False)
-class _ReducedBatches:
-    """Batches through a function, each time they are gone through."""
-
-    batches: Iterable[Tensor]
-    through: Reduce
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return map(self.through, self.batches)
 
 
 def parse_chain(text: str) -> Chain:

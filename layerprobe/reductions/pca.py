@@ -263,28 +263,28 @@ def leading_of(moments: Moments, count: int) -> Spectrum:
 def _spectrum(moments: Moments, variances: Tensor, axes: Tensor) -> Spectrum:
     import torch
 
-    farthest = axes.gather(0, axes.abs().argmax(0, keepdim=True))
     least = variances[0] * len(moments.mean) * torch.finfo(variances.dtype).eps
     rank = int((variances > least.clamp(min=0)).sum())
-    return Spectrum(moments.mean, variances, axes * farthest.sign(), rank)
+    return Spectrum(moments.mean, variances, with_signs(axes), rank)
+
+
+def with_signs(axes: Tensor) -> Tensor:
+    """(D, D') the columns, each times -1 where its entry that is farthest from 0 is negative."""
+    farthest: Tensor = axes.gather(0, axes.abs().argmax(0, keepdim=True))
+    return axes * farthest.sign()
 
 
 @dataclass(frozen=True, eq=False)
-class HalfWhitening:
-    """`l2+whiten:D:0.5+l2`, fitted on several parts of the same features.
+class FoldFits:
+    """A chain that is fitted on several parts of the same features.
 
     Args:
-        dim: D: the minimum of 128, the features' dimensions and the rank of each part.
+        name: that `reductions.chain` knows it by.
         fits: fold -> fitted on all other folds; None -> on all of them.
     """
 
-    dim: int
+    name: str
     fits: Mapping[int | None, Reduce]
-
-    @property
-    def name(self) -> str:
-        """The chain that `reductions.chain` knows it by."""
-        return half_whitened(self.dim)
 
 
 def half_whitened(dim: int) -> str:
@@ -299,11 +299,11 @@ def is_half_whitening(chain: str) -> bool:
 
 def half_whitening(
     blocks: Blocks, folds: NDArray[np.int64], without: Collection[int | None] = (None,)
-) -> HalfWhitening | None:
-    """Fit half-whitening on all folds of features but one, for each of some.
+) -> FoldFits | None:
+    """Fit half-whitening, `l2+whiten:D:0.5+l2`, on all folds of features but one, for each of some.
 
-    The moments of each fold are taken once, and merged for every fit: the results are those of the chain on the same
-    rows, up to rounding.
+    D is the minimum of 128, the features' dimensions and the rank of each fit. The moments of each fold are taken once,
+    and merged for every fit: the results are those of the chain on the same rows, up to rounding.
 
     Args:
         blocks: (N, D) features.
@@ -329,8 +329,10 @@ def half_whitening(
     most = min(spectrum.rank for spectrum in spectra.values())
     if most < 1:
         return None
-    fits = {
-        held_out: InTurn((unit, whitening(spectrum.first(most), _POWER), unit))
-        for held_out, spectrum in spectra.items()
-    }
-    return HalfWhitening(most, fits)
+    return FoldFits(
+        half_whitened(most),
+        {
+            held_out: InTurn((unit, whitening(spectrum.first(most), _POWER), unit))
+            for held_out, spectrum in spectra.items()
+        },
+    )

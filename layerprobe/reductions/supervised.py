@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce as folded
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.reductions.pca import Moments, leading_of
+from layerprobe.reductions.applying import Blocks, MappedBatches, Marked
+from layerprobe.reductions.pca import FoldFits, Moments, Spectrum, leading_of, with_signs
 from layerprobe.reductions.reduction import (
     FitInputs,
+    InTurn,
     NotApplicableError,
     Projection,
     Reduction,
@@ -19,6 +23,7 @@ from layerprobe.reductions.reduction import (
     dimensions,
     share,
 )
+from layerprobe.reductions.unfitted import unit
 from layerprobe.system.errors import NotFiniteError, RecipeError
 
 if TYPE_CHECKING:
@@ -58,6 +63,11 @@ class ClassMoments:
         """(D, D) float64, the sum over the features of the products of their class means' differences from the mean."""
         differences = self.means - self.mean
         return differences.T @ (differences * self.counts[:, None])
+
+    @property
+    def whole(self) -> Tensor:
+        """(D, D) float64, the sum of the products of the features' differences from their mean."""
+        return self.within + self.between
 
     @property
     def covariance(self) -> Tensor:
@@ -201,12 +211,9 @@ class LearnedWhitening(Reduction):
             NotFiniteError: a row holds NaN or Inf.
         """
         self.dim(dim)
-        return self.of_moments(class_moments_of(batches, dim, _require_labels(self.name, inputs)))
-
-    def of_moments(self, moments: ClassMoments) -> Projection:
-        """The projection, from the moments of the features."""
+        moments = class_moments_of(batches, dim, _require_labels(self.name, inputs))
         whitening = _whitening_within(self.name, moments, _amount_of(self._shrinkage, moments), self._power)
-        return _project_onto_leading(self.name, moments, moments.within + moments.between, whitening, self._count)
+        return _project_onto(self.name, *_leading(moments, moments.whole, whitening, self._count), self._count)
 
 
 class DiscriminantAnalysis(Reduction):
@@ -256,7 +263,7 @@ class DiscriminantAnalysis(Reduction):
         amount = _amount_of(self._shrinkage, moments)
         whitening = _whitening_within(self.name, moments, amount, power=1.0)
         between = _shrink(moments.between, amount)
-        return _project_onto_leading(self.name, moments, between, whitening, self._count)
+        return _project_onto(self.name, *_leading(moments, between, whitening, self._count), self._count)
 
 
 def _parse_shrinkage(name: str, text: str, *, like: str) -> float | str:
@@ -308,13 +315,70 @@ def _whitening_within(name: str, moments: ClassMoments, amount: float, power: fl
     return whitening
 
 
-def _project_onto_leading(
-    name: str, moments: ClassMoments, scatter: Tensor, whitening: Tensor, count: int
-) -> Projection:
-    """The projection onto the principal axes of a scatter matrix after a whitening."""
-    whitened = Moments(moments.count, moments.mean, whitening.T @ scatter @ whitening)
-    spectrum = leading_of(whitened, count)
+def _leading(moments: ClassMoments, scatter: Tensor, whitening: Tensor, count: int) -> tuple[Tensor, Spectrum]:
+    """A whitening, and the first principal axes of a scatter matrix after it."""
+    return whitening, leading_of(Moments(moments.count, moments.mean, whitening.T @ scatter @ whitening), count)
+
+
+def _project_onto(name: str, whitening: Tensor, spectrum: Spectrum, count: int) -> Projection:
+    """The projection onto the first axes after a whitening."""
     if spectrum.rank < count:
         fix = f"Use at most {spectrum.rank}" if spectrum.rank else "They are all the same: leave it out"
         raise NotApplicableError(f"{name}: the features that it is fitted on have rank {spectrum.rank}", fix=fix)
-    return Projection(whitening @ spectrum.axes, moments.mean)
+    return Projection(with_signs(whitening @ spectrum.axes[:, :count]), spectrum.mean)
+
+
+FEWEST_CLASSES = 16  # of two images or more, on which learned whitening is fitted to be a candidate of `choose`
+DIMENSIONS = 128, 64  # of these candidates
+
+
+def is_learned_whitening(chain: str) -> bool:
+    """Whether a chain of reductions is one that `learned_whitening` fits."""
+    return re.fullmatch(r"l2\+lwhiten:\d+:lw\+l2", chain) is not None
+
+
+def learned_whitening(
+    blocks: Blocks, labels: NDArray[np.int64], folds: NDArray[np.int64], without: Collection[int | None] = (None,)
+) -> list[FoldFits]:
+    """Fit learned whitening, `l2+lwhiten:D:lw+l2`, on all folds of classes but one, for each of some.
+
+    D is 128 and 64, or the features' dimensions and the rank of each fit where that is less. The moments of each fold
+    are taken once, and merged for every fit: the results are those of the chain on the same rows, up to rounding.
+
+    Args:
+        blocks: (N, D) features.
+        labels: (N,) the class of each row.
+        folds: (N,) the fold of each row; a class is in one fold.
+        without: as of `half_whitening`.
+
+    Returns:
+        A chain for each D; none where a fit has fewer than 16 classes of two images or more, or where a class's
+        features do not differ.
+
+    Raises:
+        NotFiniteError: a row holds NaN or Inf.
+        ValueError: no row is left for a fit.
+    """
+    dim, parts = int(blocks.rows.shape[1]), dict[int, ClassMoments]()
+    for fold in np.unique(folds).tolist():
+        batches = MappedBatches(Marked(blocks, folds == fold), unit)
+        parts[fold] = class_moments_of(batches, dim, labels[folds == fold])
+    most = min(DIMENSIONS[0], dim)
+    leading: dict[int | None, tuple[Tensor, Spectrum]] = {}
+    for held_out in without:
+        moments = folded(ClassMoments.merged, [part for fold, part in parts.items() if fold != held_out])
+        if int((moments.counts >= 2).sum()) < FEWEST_CLASSES:
+            return []
+        try:
+            whitening = _whitening_within("", moments, ledoit_wolf(moments), power=1.0)
+        except NotApplicableError:
+            return []
+        leading[held_out] = _leading(moments, moments.whole, whitening, most)
+    most = min(spectrum.rank for _, spectrum in leading.values())
+    return [
+        FoldFits(
+            f"l2+lwhiten:{count}:lw+l2",
+            {name: InTurn((unit, _project_onto("", *axes, count), unit)) for name, axes in leading.items()},
+        )
+        for count in dict.fromkeys(min(size, most) for size in DIMENSIONS)
+    ]

@@ -88,6 +88,25 @@ class Gain:
 
 
 @dataclass(frozen=True)
+class LabelGain:
+    """What the preferred candidate's map gains by the classes that it is fitted with.
+
+    Args:
+        classes: on which the map rests.
+        other: the preferred one of the candidates without such a map.
+        gain: of the preferred candidate over it on test; of the choices among all candidates over those among the ones
+            without such a map if cross-fitted. None without test classes.
+        permuted: the same difference of the preferred candidate with the classes permuted over the images that its map
+            is fitted on, once: what is left where classes tell nothing. None likewise, and where features are gone.
+    """
+
+    classes: int
+    other: SelectedLayer
+    gain: Gain | None = None
+    permuted: Gain | None = None
+
+
+@dataclass(frozen=True)
 class Price:
     """What an image costs with a layer.
 
@@ -171,6 +190,8 @@ class Choice:
             likewise.
         layer: how sure the preferred layer is, over its own best post-processing.
         post_processing: how sure the post-processing of that layer is; None for a single one.
+        labels: what the preferred candidate gains by the classes that its map is fitted with; None where its map takes
+            none.
         runner_up: the best of the other candidates; None for a single one.
         lead: of the preferred candidate over it, on the classes that are chosen on.
         ties: how many other candidates have the same mean there.
@@ -218,6 +239,7 @@ class Choice:
     expected_loss: float | None
     layer: Certainty
     post_processing: Certainty | None
+    labels: LabelGain | None = None
     runner_up: str | None
     lead: Gain | None
     ties: int
@@ -281,6 +303,7 @@ def choice_lines(choice: Choice, *, full: bool = False) -> list[str]:
     lines += ["", *_aligned(choice_table(choice)), ""]
     lines += _wrapped(certainty_text(choice))
     lines += _wrapped(_gain_of_the_layer(choice))
+    lines += _wrapped(label_text(choice))
     lines += [line for note in choice.notes for line in _wrapped(note)]
     if full:
         lines += ["", *_on_test(choice), *_unlike(choice), *_resamples(choice), *choice.details, *_notes(choice)]
@@ -506,6 +529,26 @@ def _gain_of_the_layer(choice: Choice) -> str:
         f"{spoken_name(counterpart.ranked)}{epoch} has {_value(counterpart)} {where}: over that, the layer alone gains"
         f" {100 * gain.difference:+.1f} points{_ends(gain)}."
     )
+
+
+def label_text(choice: Choice) -> str:
+    """On how many classes the map of the preferred candidate rests, and what they gain; empty without such a map.
+
+    The gain on test is over the candidate that would be preferred without labels.
+    """
+    labels = choice.labels
+    if labels is None:
+        return ""
+    text = f"The map of {_spoken(choice.preferred)} is fitted with {labels.classes:,} labelled classes"
+    if labels.gain is None:
+        return f"{text}."
+    where = "in fifths of the test classes" if choice.within_folds else "on test"
+    points = f"{100 * labels.gain.difference:+.1f} points {where}{_ends(labels.gain)}"
+    text += f": {points} over {_spoken(labels.other, choice.preferred)}, which would be preferred without labels"
+    if labels.permuted is None:
+        return f"{text}."
+    permuted = f"{100 * labels.permuted.difference:+.1f} points{_ends(labels.permuted)}"
+    return f"{text}; fitted with permuted labels {permuted}."
 
 
 def _unlike(choice: Choice) -> list[str]:

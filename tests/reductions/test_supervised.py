@@ -13,7 +13,14 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError, Projection
-from layerprobe.reductions.supervised import ClassMoments, class_moments_of, ledoit_wolf, oracle_approximating
+from layerprobe.reductions.supervised import (
+    ClassMoments,
+    class_moments_of,
+    is_learned_whitening,
+    learned_whitening,
+    ledoit_wolf,
+    oracle_approximating,
+)
 from layerprobe.system.errors import LayerprobeError, NotFiniteError, RecipeError
 from tests.reductions.fitting import CPU, features
 
@@ -100,7 +107,7 @@ def test_lda_gives_scikit_learns_discriminants(shrinkage: str) -> None:
     assert equal_up_to_signs(fitted(f"lda:4:{shrinkage}", rows, labels, asked), expected)
 
 
-def learned_whitening(rows: Rows, labels: NDArray[np.int64], asked: Rows, count: int, shrinkage: float) -> Rows:
+def by_cholesky_factors(rows: Rows, labels: NDArray[np.int64], asked: Rows, count: int, shrinkage: float) -> Rows:
     """By Cholesky factors and the eigenvectors of the whitened rows, as `whitenlearn` goes."""
     centred = centred_in_classes(rows, labels)
     within = centred.T @ centred / len(rows)
@@ -121,7 +128,7 @@ def test_learned_whitening_is_that_of_cholesky_factors(dim: int, shrinkage: str)
     centred = centred_in_classes(rows, labels)
     automatic = {"lw": sklearn_ledoit_wolf, "oas": sklearn_oas}
     amount = automatic[shrinkage](centred, assume_centered=True)[1] if shrinkage in automatic else float(shrinkage)
-    expected = learned_whitening(rows, labels, asked, 5, amount)
+    expected = by_cholesky_factors(rows, labels, asked, 5, amount)
     assert equal_up_to_signs(fitted(f"lwhiten:5:{shrinkage}", rows, labels, asked), expected)
 
 
@@ -173,6 +180,47 @@ def test_the_map_is_one_projection() -> None:
     rows, labels = labelled()
     reduce = parse_chain("lwhiten:3:lw").fit(Blocks(rows, CPU), 6, seed=0, labels=labels)
     assert isinstance(reduce.steps[0], Projection)  # type: ignore[attr-defined] # a chain's
+
+
+def many_classes(dim: int = 70) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
+    """24 classes of 2 to 4 images, the class of each row and the fold of its class."""
+    labels = np.random.default_rng(4).permutation(np.repeat(np.arange(24), np.resize([2, 3, 4], 24)))
+    return features(len(labels), dim, seed=4), labels, labels % 3
+
+
+def test_fits_without_folds_are_those_of_the_chain_on_the_other_classes() -> None:
+    """Merged moments, for both numbers of dimensions: 47 rows that are fitted on have rank 46."""
+    rows, labels, folds = many_classes()
+    fits = learned_whitening(Blocks(rows, CPU), labels, folds, [None, 0, 2])
+    least = min((folds != fold).sum() for fold in (0, 2)) - 1
+    assert [fit.name for fit in fits] == [f"l2+lwhiten:{least}:lw+l2"]
+    for fold, reduce in fits[0].fits.items():
+        others = folds != fold if fold is not None else folds >= 0
+        expected = fitted(fits[0].name, rows[others], labels[others], rows)
+        assert np.allclose(reduce(torch.from_numpy(rows)).numpy(), expected, atol=1e-8)
+
+
+def test_wide_features_are_whitened_to_128_and_to_64() -> None:
+    """Of 400 rows."""
+    labels = np.repeat(np.arange(40), 10)
+    fits = learned_whitening(Blocks(features(400, 130), CPU), labels, labels % 5)
+    assert [fit.name for fit in fits] == ["l2+lwhiten:128:lw+l2", "l2+lwhiten:64:lw+l2"]
+    assert all(is_learned_whitening(fit.name) for fit in fits)
+
+
+def test_few_classes_have_no_learned_whitening() -> None:
+    """A fit on fewer than 16 classes of two images or more; 24 classes in 3 folds leave 16, in 2 folds 12."""
+    rows, labels, folds = many_classes()
+    assert learned_whitening(Blocks(rows, CPU), labels, folds, [0])
+    assert not learned_whitening(Blocks(rows, CPU), labels, labels % 2, [0])
+    lone = np.where(np.arange(len(labels)) < 20, 100 + np.arange(len(labels)), labels)
+    assert not learned_whitening(Blocks(rows, CPU), lone, lone % 3, [0])
+
+
+def test_classes_whose_features_do_not_differ_have_no_learned_whitening() -> None:
+    """Not an error: other candidates remain."""
+    rows, labels, folds = many_classes()
+    assert not learned_whitening(Blocks(rows[labels], CPU), labels, folds, [None])
 
 
 ONE_A_CLASS = np.arange(60)

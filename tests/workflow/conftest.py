@@ -183,3 +183,9 @@ def switches(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(choice, advice="switch")
 
     monkeypatch.setattr(choosing, "_compare_with_embedding", always)
+
+
+@pytest.fixture
+def without_learned_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates of `choose` are raw and half-whitened alone, as where there are few classes."""
+    monkeypatch.setattr("layerprobe.reductions.supervised.FEWEST_CLASSES", 1_000_000)

@@ -94,6 +94,11 @@ def choose_candidates(
     if is_recall(request.metric):
         average_precisions = refits.measure_average_precisions(experiments, folded, unmeasured)
         candidates = replace(candidates, average_precisions=average_precisions)
+    candidates = replace(
+        candidates,
+        permuted=refits.measure_permuted(experiments, folded),
+        labelled_classes=_count_labelled_classes(first_run),
+    )
     choice = choose_among(candidates, notes, within=request.within, seed=seed)
     trainings, basis = experiments[choice.run], ""
     if first_run.chooses_on_test_as_seen:
@@ -103,6 +108,17 @@ def choose_candidates(
     if not request.indexes:
         return choice
     return replace(choice, indexes=measure_indexes(trainings[0].run, choice, request.indexes, device))
+
+
+def _count_labelled_classes(candidate_run: CandidateRun) -> int:
+    """The number of classes that maps of a run are fitted with; 0 where their features are gone."""
+    if candidate_run.is_fitted_on:
+        return candidate_run.choosing.classes
+    try:
+        epoch = candidate_run.choosing.last_split.epoch
+        return len(np.unique(candidate_run.run.feature_head(epoch, FITTED_ON).rows[0]))
+    except (DataError, BusyError):
+        return 0
 
 
 def cut_after(record: RunRecord, layer: LayerKey) -> TruncationSavings | None:

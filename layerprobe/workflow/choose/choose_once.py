@@ -15,7 +15,7 @@ from layerprobe.values.choice import Choice
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.choose.choose import choose_runs
-from layerprobe.workflow.choose.refits import half_whitened_layers, ranked_unreduced
+from layerprobe.workflow.choose.refits import ranked_unreduced, whitened_layers
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.reducing import FITTED_ON
@@ -46,34 +46,32 @@ def choose_once(
     A new one is stored; a line says what it replaces. Indexes are not stored, so that they are measured each time.
 
     Args:
-        further: as in `choose_runs`; None: half-whitened layers, where they were candidates of a stored choice.
+        further: as in `choose_runs`; None: whitened layers, where they were candidates of a stored choice.
     """
     previous_choices = {run: previous for run in runs if (previous := stored_choice(run, listener.say)) is not None}
     options, names = request_of(request), [run.name for run in runs]
-    half_whitened = bool(further) if further is not None else any(map(_has_half_whitened, runs))
+    whitened = bool(further) if further is not None else any(map(_has_whitened, runs))
     for previous in previous_choices.values():
-        if not request.indexes and not _list_changes(previous, options, names, half_whitened):
+        if not request.indexes and not _list_changes(previous, options, names, whitened):
             listener.say(f"{', '.join(previous.states)}: the stored choice, as what it rests on has not changed")
             return previous.choice
     if further is None:
-        further = half_whitened_of(runs, request, listener)
+        further = whitened_of(runs, request, listener)
     states = _read_states(runs, request.metric)
     choice = choose_runs(runs, request, listener, further)
     new = StoredChoice(RULE, options, bool(further), states, choice)
     for run in store_choice(new, runs, listener.say):
-        if run in previous_choices and (
-            changes := _list_changes(previous_choices[run], options, names, new.half_whitened)
-        ):
+        if run in previous_choices and (changes := _list_changes(previous_choices[run], options, names, new.whitened)):
             before = previous_choices[run].choice.ship.name
             listener.say(f"{run.name}: replaces the stored choice of {before}, made with {', '.join(changes)}")
     return choice
 
 
-def half_whitened_of(runs: Sequence[Run], request: ChooseRequest, listener: Listener) -> list[RankedLayer]:
-    """The half-whitened layers of runs, where they were candidates of a stored choice, be it stale; else none."""
-    if not any(map(_has_half_whitened, runs)):
+def whitened_of(runs: Sequence[Run], request: ChooseRequest, listener: Listener) -> list[RankedLayer]:
+    """The whitened layers of runs, where they were candidates of a stored choice, be it stale; else none."""
+    if not any(map(_has_whitened, runs)):
         return []
-    return list(dict.fromkeys(ranked for run in runs for ranked in _find_half_whitened(run, request, listener)))
+    return list(dict.fromkeys(ranked for run in runs for ranked in _find_whitened(run, request, listener)))
 
 
 def request_of(request: ChooseRequest) -> Mapping[str, Any]:
@@ -83,9 +81,7 @@ def request_of(request: ChooseRequest) -> Mapping[str, Any]:
     return stored
 
 
-def _list_changes(
-    stored: StoredChoice, options: Mapping[str, Any], runs: Sequence[str], half_whitened: bool
-) -> list[str]:
+def _list_changes(stored: StoredChoice, options: Mapping[str, Any], runs: Sequence[str], whitened: bool) -> list[str]:
     """What a stored choice was made with and another request is not."""
     changes = [
         _format_option(name, stored.request.get(name))
@@ -94,8 +90,8 @@ def _list_changes(
     ]
     if set(stored.states) != set(runs):
         changes.append(f"the runs {', '.join(stored.states)}" if len(stored.states) > 1 else "this run alone")
-    if stored.half_whitened != half_whitened:
-        changes.append("half-whitened layers" if stored.half_whitened else "no half-whitened layers")
+    if stored.whitened != whitened:
+        changes.append("whitened layers" if stored.whitened else "no whitened layers")
     return changes
 
 
@@ -107,28 +103,28 @@ def _format_option(name: str, value: Any) -> str:
     return f"--{name} {text}" if text else f"no --{name}"
 
 
-def _has_half_whitened(run: Run) -> bool:
-    """Whether half-whitened layers were candidates of the choice that a run keeps, which may be stale."""
+def _has_whitened(run: Run) -> bool:
+    """Whether whitened layers were candidates of the choice that a run keeps, which may be stale."""
     try:
         stored = read_choice(run)
     except DataError:
         return False
-    return stored is not None and stored.half_whitened
+    return stored is not None and stored.whitened
 
 
-def _find_half_whitened(run: Run, request: ChooseRequest, listener: Listener) -> list[RankedLayer]:
-    """The half-whitened layers of a run that is chosen on test classes, or a line on why there are none."""
+def _find_whitened(run: Run, request: ChooseRequest, listener: Listener) -> list[RankedLayer]:
+    """The whitened layers of a run that is chosen on test classes, or a line on why there are none."""
     record = run.read()
     epochs = epochs_to_choose_among(run, record, request.epochs)
     ranked = [epoch for epoch in run.ranked_epochs(_TEST) if epoch in epochs]
     try:
         if split_to_choose_on(run, record, epochs) == _TEST and ranked:
             layers = ranked_unreduced(run, _TEST)
-            return half_whitened_layers(run, _TEST, layers, ranked[-1], cluster=request.cluster)
+            return whitened_layers(run, _TEST, layers, ranked[-1], cluster=request.cluster)
         reason = "none is ranked"
     except DataError as error:
         reason = str(error).rstrip(".")
-    listener.say(f"{run.name}: half-whitened layers were candidates of the stored choice, and are not now: {reason}")
+    listener.say(f"{run.name}: whitened layers were candidates of the stored choice, and are not now: {reason}")
     return []
 
 
@@ -143,7 +139,7 @@ def _read_states(runs: Sequence[Run], metric: str) -> Mapping[str, RunState]:
 def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listener) -> tuple[Run, Choice]:
     """Measure a model on images, as `layerprobe probe --model` does, and choose one of its layers.
 
-    Candidates are all its layers with their default pools, raw and half-whitened: `l2+whiten:D:0.5+l2`, where D is the
+    Candidates are all its layers with their default pools, raw and whitened: `l2+whiten:D:0.5+l2`, where D is the
     minimum of 128, the layer's dimensions and the rank of the features that it is fitted on. What is stored is not
     computed again.
 
@@ -162,7 +158,7 @@ def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listen
     layers = list(dict.fromkeys(score.ranked for score in scores if score.value is not None))
     fitted_on = FITTED_ON if FITTED_ON in record.manifests else split
     epoch = max((score.epoch for score in scores), default=0)
-    further = half_whitened_layers(run, fitted_on, layers, epoch, cluster=request.cluster)
+    further = whitened_layers(run, fitted_on, layers, epoch, cluster=request.cluster)
     if fitted_on != FITTED_ON:
         return run, choose_once([run], request, listener, further)
     for reduction in dict.fromkeys(ranked.reduction for ranked in further):

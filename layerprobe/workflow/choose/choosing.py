@@ -10,11 +10,12 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import EQUAL, cross_fit, folds_of, optimism, pick, resample_choice
 from layerprobe.statistics.units import UnitSums, intervals, stack_means
 from layerprobe.statistics.verdict import Judged, above, advise, gains, growth_of_differences, judge
 from layerprobe.system.errors import DataError, NumericError
-from layerprobe.values.choice import Certainty, Choice, Embedding, Price, SelectedLayer, TruncationSavings
+from layerprobe.values.choice import Certainty, Choice, Embedding, LabelGain, Price, SelectedLayer, TruncationSavings
 from layerprobe.values.facts import WITHIN_FOLDS, chosen_on_text
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer, layer_names
@@ -68,6 +69,11 @@ class Candidate:
         return self.subject.epoch, self.subject.ranked
 
     @property
+    def needs_labels(self) -> bool:
+        """Whether its map is fitted with classes."""
+        return parse_chain(self.subject.ranked.reduction).needs_labels
+
+    @property
     def steps(self) -> int:
         """The number of reductions in its chain."""
         reduction = self.subject.ranked.reduction
@@ -114,6 +120,9 @@ class Candidates:
         within_folds: whether each fold of the classes that are chosen on is searched in itself.
         average_precisions: of some candidates, (C', U) on the classes that are chosen on, where they can be measured:
             they decide between near means. None without them.
+        permuted: of a candidate, (1, U') its values on the test classes by a map that is fitted with permuted classes;
+            None where they cannot be measured.
+        labelled_classes: with which maps are fitted.
         metric: of the values.
     """
 
@@ -127,6 +136,8 @@ class Candidates:
     cluster: str | None = None
     within_folds: bool = False
     average_precisions: Callable[[Sequence[Candidate]], UnitSums | None] | None = None
+    permuted: Callable[[Candidate], UnitSums | None] | None = None
+    labelled_classes: int = 0
     metric: str = "R@1"
 
     @cached_property
@@ -258,7 +269,27 @@ def choose_among(candidates: Candidates, notes: Sequence[str] = (), *, within: f
         details=tuple(skipped),
         cut=preferred.cut,
     )
-    return _score_on_test(choice, candidates, eligible, index, seed)
+    choice = _score_on_test(choice, candidates, eligible, index, seed)
+    return replace(choice, labels=_gain_by_labels(eligible, index, seed)) if preferred.needs_labels else choice
+
+
+def _gain_by_labels(eligible: Candidates, index: int, seed: int) -> LabelGain | None:
+    """What the classes gain that the map of the preferred candidate is fitted with; None without other candidates."""
+    unlabelled = [candidate for candidate in eligible.competing if not candidate.needs_labels]
+    if not unlabelled:
+        return None
+    preferred, others = eligible.competing[index], replace(eligible, competing=unlabelled)
+    other = unlabelled[pick(others.choosing, others.costs, others.raw, others.finer)]
+    label_gain = LabelGain(eligible.labelled_classes, other.layer)
+    values, other_values = preferred.test, other.test
+    if values is None or other_values is None:
+        return label_gain
+    permuted = None if eligible.permuted is None else eligible.permuted(preferred)
+    if eligible.folds is not None:
+        (_, values), (_, other_values) = (_cross_fit(part, eligible.folds) for part in (eligible, others))
+    (gain,) = gains(values.minus(other_values), seed=seed)
+    of_permuted = None if permuted is None else gains(permuted.minus(other_values), seed=seed)[0]
+    return replace(label_gain, gain=gain, permuted=of_permuted)
 
 
 def _score_on_test(choice: Choice, candidates: Candidates, eligible: Candidates, index: int, seed: int) -> Choice:

@@ -30,7 +30,7 @@ from layerprobe.values.layers import (
 from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, StoredValues, whole_units
-from layerprobe.workflow.choose.refits import half_whitened_layers
+from layerprobe.workflow.choose.refits import whitened_layers
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.user_features import UserFeatures
 from layerprobe.workflow.probe.reducing import FITTED_ON
@@ -127,7 +127,7 @@ def run_of_features(user_features: UserFeatures, *, seen: bool, seed: int) -> Me
 def open_features(
     features: UserFeatures, run: MemoryRun, request: ChooseRequest, listener: Listener, notes: tuple[str, ...] = ()
 ) -> tuple[CandidateRun, list[RankedLayer]]:
-    """The layers of features as candidates, raw and half-whitened.
+    """The layers of features as candidates, raw and whitened.
 
     Where reductions are fitted on the classes that are chosen on, all candidates are searched again within folds of
     these classes, and a value in the whole gallery is computed only where it is asked for.
@@ -137,14 +137,14 @@ def open_features(
         notes: on what is left out.
 
     Returns:
-        The candidates, and the half-whitened layers where these are to be searched within folds.
+        The candidates, and the whitened layers where these are to be searched within folds.
     """
     split, requested = split_to_choose_on(run, run.record, [EPOCH]), _match_layers(features, request.layers)
     folded, rows = split == FITTED_ON or FITTED_ON not in run.features, rows_by_split(features)
     last_layer = list(features.features)[-1]  # the embedding, with which the choice is compared
     layers = [layer for layer in features.features if layer in requested or layer == last_layer]
     raw = [RankedLayer(layer, NO_REDUCTION, SIMILARITY) for layer in layers]
-    whitened = half_whitened_layers(run, split if folded else FITTED_ON, raw, EPOCH, cluster=request.cluster)
+    whitened = whitened_layers(run, split if folded else FITTED_ON, raw, EPOCH, cluster=request.cluster)
     keys = [(EPOCH, ranked) for ranked in (raw if folded else [*raw, *whitened])]
 
     def read_values(part: str) -> StoredValues:

@@ -1,4 +1,4 @@
-"""Candidates that no probe has ranked: half-whitened layers, and reductions refitted within folds."""
+"""Candidates that no probe has ranked: whitened layers, and reductions refitted within folds."""
 
 from __future__ import annotations
 
@@ -12,37 +12,36 @@ from functools import cache, partial
 import torch
 
 from layerprobe.measure.choosing_folds import QueryValues
-from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.pca import HalfWhitening, half_whitening
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.statistics.choice import folds_of_queries
-from layerprobe.statistics.units import UnitSums, stack_means, unit_sums
+from layerprobe.statistics.units import UnitSums, mean_of, stack_means, unit_sums
 from layerprobe.system.computing import OfEach, in_threads
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.system.progress import Listener, stoppable
-from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.candidates import (
     CandidateKey,
     CandidateRun,
+    StoredValues,
     mean_over_trainings,
     shared_keys,
     whole_units,
 )
 from layerprobe.workflow.choose.choosing import Candidate
 from layerprobe.workflow.choose.request import NEAR_METRIC
-from layerprobe.workflow.probe.rerank import StoredSearch, fold_half_whitening
+from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.rerank import StoredSearch, whitening_fits
 from layerprobe.workflow.run.memory_run import MemoryRun
-from layerprobe.workflow.run.opened_run import read_layer
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
 
 
-def half_whitened_layers(
+def whitened_layers(
     run: Run, split: str, layers: Sequence[RankedLayer], epoch: int, *, cluster: str | None = None
 ) -> list[RankedLayer]:
-    """The layers that half-whitening suits, half-whitened to as many dimensions as all its fits leave.
+    """The layers that half-whitening or learned whitening suits, whitened to as many dimensions as all its fits leave.
 
     It is fitted on all classes of the split; where the layer is chosen on this split, also without each fold of them.
 
@@ -54,15 +53,13 @@ def half_whitened_layers(
     record, cpu = run.read(), torch.device("cpu")
     units = whole_units(run, split, *run.feature_head(epoch, split).rows, cluster)
     folds = folds_of_queries(units, seed=int(record.seed))
-    is_chosen_on = split_to_choose_on(run, record, record.epochs) == split
-
-    def fit(layer: LayerKey) -> HalfWhitening | None:
-        if is_chosen_on:
-            return fold_half_whitening(run, epoch, split, layer, folds, cpu)  # kept for the search within folds
-        return half_whitening(Blocks(read_layer(run, epoch, split, layer), cpu), folds)
-
-    fits = {ranked: fit(ranked.layer) for ranked in layers}
-    return [replace(ranked, reduction=fitted.name) for ranked, fitted in fits.items() if fitted is not None]
+    on_all = split_to_choose_on(run, record, record.epochs) != split
+    return [
+        replace(ranked, reduction=fitted.name)
+        for learned in (False, True)
+        for ranked in layers
+        for fitted in whitening_fits(run, epoch, split, ranked.layer, folds, cpu, learned=learned, on_all=on_all)
+    ]
 
 
 def ranked_unreduced(run: Run, split: str) -> list[RankedLayer]:
@@ -217,6 +214,34 @@ class Refits:
             return stack_means([measured[candidate] for candidate in candidates])
 
         return average_precisions
+
+    def measure_permuted(
+        self, experiments: Mapping[str, Sequence[CandidateRun]], folded: bool
+    ) -> Callable[[Candidate], UnitSums | None]:
+        """The values of a candidate on test by maps that are fitted with permuted classes.
+
+        Args:
+            folded: whether each fold of units is searched in itself.
+        """
+
+        def sums_of(candidate_run: CandidateRun, key: CandidateKey, test: StoredValues) -> UnitSums:
+            fitted_on = candidate_run.split if candidate_run.is_fitted_on else FITTED_ON
+            search = StoredSearch(candidate_run.run, key[0], "test", self.device, fitted_on, permuted=True)
+            search.require_stored(replace(key[1], reduction=NO_REDUCTION))
+            if folded and candidate_run.split == "test":
+                return unit_sums(
+                    search.within_folds(key[1], self.seed, self.metric, units=test.units).values, test.units
+                )
+            return unit_sums(search.values(key[1], self.metric).values, test.units)
+
+        def permuted(candidate: Candidate) -> UnitSums | None:
+            trainings = experiments[candidate.run]
+            try:
+                return mean_of([sums_of(run, candidate.key, run.test) for run in trainings if run.test is not None])
+            except (DataError, NotApplicableError, NumericError):
+                return None
+
+        return permuted
 
 
 def _of_each_candidate(run: Run) -> AbstractContextManager[OfEach]:

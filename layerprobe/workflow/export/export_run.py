@@ -180,7 +180,7 @@ def _find_choice(run: Run, epoch: int | None, listener: Listener) -> Choice:
         return stored.choice
     # Imported here, as a stored choice needs none of it.
     from layerprobe.workflow.choose.choose import choose_runs
-    from layerprobe.workflow.choose.choose_once import choose_once, half_whitened_of
+    from layerprobe.workflow.choose.choose_once import choose_once, whitened_of
     from layerprobe.workflow.choose.request import ChooseRequest
 
     if epoch is None:
@@ -190,7 +190,7 @@ def _find_choice(run: Run, epoch: int | None, listener: Listener) -> Choice:
     if stored is None:
         stored_choice(run, listener.say)
     request = ChooseRequest(str(epoch))
-    choice = choose_runs([run], request, listener, half_whitened_of([run], request, listener))
+    choice = choose_runs([run], request, listener, whitened_of([run], request, listener))
     command = run.command("choose", "--epochs", str(epoch))
     listener.say(taken_text(run, choice, f"as {command} says; it is not stored"))
     return choice

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.measure.analysis import Features
@@ -44,6 +45,7 @@ class ReducedFeatures:
     Args:
         gallery_of: split -> the split that its images are searched in.
         fitted_on: the split that maps are fitted on, unless on a gallery.
+        permuted: whether maps are fitted with the classes permuted over the images: see `permuted_labels`.
     """
 
     open_layer: OpenLayer
@@ -52,6 +54,7 @@ class ReducedFeatures:
     device: torch.device
     trained: RunClassifier | None = None
     fitted_on: str = FITTED_ON
+    permuted: bool = False
 
     @contextlib.contextmanager
     def opened(
@@ -99,6 +102,8 @@ class ReducedFeatures:
     def _fit(self, reduction: str, epoch: int, fitted_on: str, layer: LayerKey) -> Reduce:
         chain = parse_chain(reduction)
         with self.open_layer(epoch, fitted_on, layer, _ON_DISK) as features:
+            if self.permuted:
+                features = replace(features, labels=permuted_labels(features.labels, self.seed))
             return fit_chain(
                 chain, features, self.device, seed=self.seed, epoch=epoch, layer=layer, trained=self.trained
             )
@@ -116,17 +121,23 @@ class ReducedFeatures:
                 yield replace(features, values=values)
 
 
-def stored_features(
+def stored_features(  # noqa: PLR0913 - the run, and how its maps are fitted
     run: Run,
     gallery_of: Callable[[str], str],
     device: torch.device,
     trained: RunClassifier | None = None,
     *,
     fitted_on: str = FITTED_ON,
+    permuted: bool = False,
 ) -> ReducedFeatures:
     """The features in a run's files, with the labels and ids that stand there; no data set is read."""
     open_layer, seed = functools.partial(_open_stored, run, device), run.read().seed
-    return ReducedFeatures(open_layer, gallery_of, seed, device, trained, fitted_on)
+    return ReducedFeatures(open_layer, gallery_of, seed, device, trained, fitted_on, permuted)
+
+
+def permuted_labels(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """The classes of images in a random order: each keeps its number of images."""
+    return np.random.default_rng(seed).permutation(labels)
 
 
 @contextlib.contextmanager

@@ -20,21 +20,22 @@ from layerprobe.measure.choosing_folds import FoldSearch, QueryValues, query_val
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import Chain, parse_chain
-from layerprobe.reductions.pca import HalfWhitening, half_whitening, is_half_whitening
+from layerprobe.reductions.pca import FoldFits, half_whitening, is_half_whitening
 from layerprobe.reductions.reduction import Reduce
+from layerprobe.reductions.supervised import is_learned_whitening, learned_whitening
 from layerprobe.statistics.choice import folds_of_queries
 from layerprobe.system.errors import DataError, NotFiniteError
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks, SearchRules
 from layerprobe.values.sections import SEARCH_KEYS
-from layerprobe.workflow.probe.reduced_features import ReducedFeatures, are_stored, stored_features
+from layerprobe.workflow.probe.reduced_features import ReducedFeatures, are_stored, permuted_labels, stored_features
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.opened_run import read_layer
 from layerprobe.workflow.run.references import probe_fix
 from layerprobe.workflow.run.runs import Run
 
-_MOST_FITS = 16  # layers of a run that are kept: those of 2,048 dimensions take 13 MB each
+_MOST_FITS = 32  # fits of layers of a run that are kept: those of 2,048 dimensions take 13 MB, learned ones 19 MB
 _GALLERY = "gallery"  # the split that another one is searched in
 
 
@@ -45,6 +46,7 @@ class StoredSearch:
     Args:
         epoch: 0 = before any step.
         fitted_on: the split that reductions are fitted on, unless on the gallery.
+        permuted: whether they are fitted with the classes permuted over the images.
     """
 
     run: Run
@@ -52,6 +54,7 @@ class StoredSearch:
     split: str
     device: torch.device
     fitted_on: str = FITTED_ON
+    permuted: bool = False
 
     @cached_property
     def _searches_itself(self) -> bool:
@@ -59,7 +62,9 @@ class StoredSearch:
 
     @cached_property
     def _reduced_features(self) -> ReducedFeatures:
-        return stored_features(self.run, self._gallery_of, self.device, fitted_on=self.fitted_on)
+        return stored_features(
+            self.run, self._gallery_of, self.device, fitted_on=self.fitted_on, permuted=self.permuted
+        )
 
     def _gallery_of(self, split: str) -> str:
         return split if self._searches_itself else _GALLERY
@@ -165,17 +170,22 @@ class StoredSearch:
 
     def _fits(self, search: FoldSearch, layer: LayerKey, chain: Chain) -> Callable[[int], Reduce | None]:
         """Fold -> a chain of reductions, fitted without it."""
-        if is_half_whitening(chain.text):
-            together = fold_half_whitening(self.run, self.epoch, self.split, layer, search.folds, self.device)
-            if together is not None and together.name == chain.text:
-                return together.fits.__getitem__
+        learned = is_learned_whitening(chain.text)
+        if not self.permuted and (learned or is_half_whitening(chain.text)):
+            fits = whitening_fits(self.run, self.epoch, self.split, layer, search.folds, self.device, learned=learned)
+            for together in fits:
+                if together.name == chain.text:
+                    return together.fits.__getitem__
         return lambda fold: search.fit_without(chain, fold, self._reduced_features.seed)
 
     def _fold_search(self, ranked: RankedLayer, seed: int, units: NDArray[np.int64] | None) -> FoldSearch:
         queries, gallery = self.features(replace(ranked, reduction=NO_REDUCTION))
         folds = folds_of_queries(queries.labels if units is None else units, seed=seed)
         options = self.run.read().recipe.get("metrics", {})
-        return FoldSearch(queries, gallery, folds, ranked.similarity, self.device, options=options)
+        fit_labels = permuted_labels(queries.labels, seed) if self.permuted else None
+        return FoldSearch(
+            queries, gallery, folds, ranked.similarity, self.device, options=options, fit_labels=fit_labels
+        )
 
     def values(self, ranked: RankedLayer, metric: str = "R@1") -> QueryValues:
         """The values of all queries in the whole gallery."""
@@ -188,23 +198,40 @@ class StoredSearch:
         return labels.astype(np.int64), ids
 
 
-def fold_half_whitening(  # noqa: PLR0913 - the features and their folds
-    run: Run, epoch: int, split: str, layer: LayerKey, folds: NDArray[np.int64], device: torch.device
-) -> HalfWhitening | None:
-    """Half-whitening of a layer's stored features, fitted without each fold and on all, once for a run.
+def whitening_fits(  # noqa: PLR0913 - the features and their folds
+    run: Run,
+    epoch: int,
+    split: str,
+    layer: LayerKey,
+    folds: NDArray[np.int64],
+    device: torch.device,
+    *,
+    learned: bool,
+    on_all: bool = False,
+) -> list[FoldFits]:
+    """Half-whitening or learned whitening of a layer's stored features, without each fold and on all, once for a run.
 
     Args:
         folds: (N,) the fold of each image.
+        learned: whether it is learned whitening.
+        on_all: whether it is fitted on all images alone, which is not kept.
 
     Returns:
-        None where it does not suit the layer.
+        None of them where it does not suit the layer.
     """
-    key, fits = (epoch, split, layer, folds.tobytes(), device), run.fold_fits
-    if key not in fits:
-        blocks = Blocks(torch.from_numpy(read_layer(run, epoch, split, layer)), device)
-        fitted = half_whitening(blocks, folds, [None, *np.unique(folds).tolist()])
-        if len(fits) >= _MOST_FITS:
-            fits.pop(next(iter(fits)), None)
-        fits[key] = fitted
-    half_whitened: HalfWhitening | None = fits[key]
-    return half_whitened
+    key, kept = (epoch, split, layer, folds.tobytes(), device, learned), run.fold_fits
+    if not on_all and key in kept:
+        stored: list[FoldFits] = kept[key]
+        return stored
+    blocks = Blocks(torch.from_numpy(read_layer(run, epoch, split, layer)), device)
+    without = [None, *([] if on_all else np.unique(folds).tolist())]
+    if learned:
+        fits = learned_whitening(blocks, run.feature_head(epoch, split).rows[0].astype(np.int64), folds, without)
+    else:
+        half_whitened = half_whitening(blocks, folds, without)
+        fits = [] if half_whitened is None else [half_whitened]
+    if not on_all:
+        if len(kept) >= _MOST_FITS:
+            kept.pop(next(iter(kept)), None)
+        kept[key] = fits
+    return fits

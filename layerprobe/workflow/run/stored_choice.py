@@ -24,7 +24,7 @@ from layerprobe.workflow.run.runs import Run, named_run
 from layerprobe.workflow.run.seen import weights_text
 
 # Raised with every change of what is chosen from the same values, and of the fields of a `Choice`.
-RULE = 2
+RULE = 3
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class StoredChoice:
     Args:
         rule: `RULE` when it was made.
         request: option of `choose` -> its value, of the options that decide what is selected.
-        half_whitened: whether half-whitened layers that are not ranked were candidates, too.
+        whitened: whether whitened layers that are not ranked were candidates, too.
         states: run that was chosen among -> its state.
     """
 
     rule: int
     request: Mapping[str, Any]
-    half_whitened: bool
+    whitened: bool
     states: Mapping[str, RunState]
     choice: Choice
 

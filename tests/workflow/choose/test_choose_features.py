@@ -91,6 +91,7 @@ def leads(white: Array, raw: Array, labels: Array) -> bool:
     return bool(gains.mean() > 0.5 * gains.std(ddof=1) / np.sqrt(len(gains)))
 
 
+@pytest.mark.usefixtures("without_learned_maps")
 def test_a_fold_is_judged_by_what_was_chosen_and_fitted_on_the_others() -> None:
     layers, labels = some_layers(40)
     choice = choose({"b": layers["b"]}, labels)
@@ -129,6 +130,7 @@ def test_validation_classes_choose_by_what_is_fitted_on_training_classes() -> No
     assert WITHIN_FOLDS not in choice.notes
 
 
+@pytest.mark.usefixtures("without_learned_maps")
 def test_training_classes_choose_out_of_fold_and_test_is_fitted_on_all_of_them() -> None:
     layers, labels = some_layers(40)
     splits = np.array(["train", "test"])[labels // 20]
@@ -149,6 +151,7 @@ def test_training_classes_choose_out_of_fold_and_test_is_fitted_on_all_of_them()
     assert f"choosing classes: {WITHIN_FOLDS}" in choice.notes
 
 
+@pytest.mark.usefixtures("without_learned_maps")
 def test_classes_that_may_have_been_seen_do_not_choose_but_fit_what_test_chooses_cross_fitted() -> None:
     layers, labels = some_layers(40)
     splits = np.array(["train", "test"])[labels // 20]
@@ -267,6 +270,7 @@ def test_bounds_are_for_the_gallery_of_test_where_recall_decides(metric: str, ga
     assert (choice.classes, choice.test_classes, choice.gallery_classes) == (15, 30, gallery)
 
 
+@pytest.mark.usefixtures("without_learned_maps")
 def test_layers_can_be_named_and_the_embedding_stays(tmp_path: Path) -> None:
     layers, labels = some_layers()
     np.savez(tmp_path / "f.npz", labels=labels, **layers)  # type: ignore[arg-type] # numpy's stub
@@ -298,6 +302,7 @@ def test_another_metric_decides() -> None:
         choose(layers, labels, metric="NMI")
 
 
+@pytest.mark.usefixtures("without_learned_maps")
 def test_equal_layers_count_once() -> None:
     layers, labels = some_layers()
     choice = choose({"b": layers["b"], "copy": layers["b"], "c": layers["c"]}, labels)

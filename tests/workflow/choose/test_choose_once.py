@@ -27,7 +27,7 @@ from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.probed_run import RunExtractor
 from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.stored_choice import stored_choice
+from layerprobe.workflow.run.stored_choice import RULE, stored_choice
 from layerprobe.workflow.train.frozen import frozen_run
 from layerprobe.workflow.train.frozen_request import FrozenRequest
 from tests.workflow.choosing_runs import C1, C2, FC6, hits, write_run
@@ -152,8 +152,8 @@ def test_half_whitened_candidates_that_are_none_any_more_are_told(folded: Run) -
     found = choose_once([folded], ChooseRequest(within=0, device="cpu"), listener)
     assert found.ship.reduction == "none"
     told, replaced = listener.heard
-    assert told.startswith("a: half-whitened layers were candidates of the stored choice, and are not now: ")
-    assert replaced == f"a: replaces the stored choice of {WHITE}, made with --within 1, half-whitened layers"
+    assert told.startswith("a: whitened layers were candidates of the stored choice, and are not now: ")
+    assert replaced == f"a: replaces the stored choice of {WHITE}, made with --within 1, whitened layers"
 
 
 def test_indexes_are_of_one_call_and_not_stored(held: Run) -> None:
@@ -178,7 +178,7 @@ def test_the_file_names_rule_request_runs_and_candidate(held: Run) -> None:
     values = json.loads(held.choice_file.read_text())
     request = {"epochs": "all", "within": 1, "layers": [], "metric": "R@1", "cluster": None}
     assert values["request"] == request
-    assert (values["rule"], list(values["states"]), values["choice"]["ship"]["layer"]) == (2, ["a"], "c2")
+    assert (values["rule"], list(values["states"]), values["choice"]["ship"]["layer"]) == (RULE, ["a"], "c2")
 
 
 CODE = """

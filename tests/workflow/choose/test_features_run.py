@@ -17,7 +17,7 @@ from layerprobe.workflow.choose.choose import choose_candidates
 from layerprobe.workflow.choose.features_run import open_features, rows_by_split, run_of_features
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.user_features import UserFeatures, check_features
-from layerprobe.workflow.probe.rerank import StoredSearch, fold_half_whitening
+from layerprobe.workflow.probe.rerank import StoredSearch, whitening_fits
 
 LABELS = np.repeat(np.arange(40), 4)
 
@@ -67,6 +67,7 @@ def test_candidates_within_folds_are_not_searched_in_the_whole_gallery_but_for_t
     assert searched == [("b", "R@1")]
 
 
+@pytest.mark.usefixtures("without_learned_maps")
 def test_validation_without_train_rows_fits_maps_on_validation_and_measures_them_on_test() -> None:
     choice = choose_among(some_features(("validation", "test")))
     assert choice.candidates == 4
@@ -102,8 +103,7 @@ def test_half_whitening_within_folds_is_the_chain_on_the_same_rows_whatever_thei
     values: NDArray[Any] = (10 * np.random.default_rng(0).normal(size=(160, 6))).astype(dtype)
     run = run_of_features(check_features({"a": values}, LABELS), seen=True, seed=0)
     folds, layer, cpu = LABELS % 5, LayerKey("a", "none"), torch.device("cpu")
-    fitted = fold_half_whitening(run, 0, "test", layer, folds, cpu)
-    assert fitted is not None
+    (fitted,) = whitening_fits(run, 0, "test", layer, folds, cpu, learned=False)
     assert fitted.name == "l2+whiten:6:0.5+l2"
     numbers = torch.from_numpy(values.astype(np.float64))
     for fold in range(5):

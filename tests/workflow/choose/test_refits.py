@@ -17,7 +17,7 @@ from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import ScoreTable
 from layerprobe.workflow.choose.choose import choose_runs
-from layerprobe.workflow.choose.refits import half_whitened_layers, ranked_unreduced
+from layerprobe.workflow.choose.refits import ranked_unreduced, whitened_layers
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.runs import Run
 from tests.scores import with_layer
@@ -132,7 +132,7 @@ def test_a_layer_is_half_whitened_to_the_rank_that_its_features_have_in_all_fold
     flat = features @ np.diag([1, 1, 1, 0, 0, 0]).astype(np.float32)
     values = {"test": {"c1@max": features, "c2@max": flat}}
     run = write_run(tmp_path, "a", {"test": {C1: np.ones(48), C2: np.ones(48)}}, features=values, epochs=(0,))
-    found = half_whitened_layers(run, "test", [C1, C2], 0)
+    found = whitened_layers(run, "test", [C1, C2], 0)
     assert [str(ranked) for ranked in found] == ["c1@max/l2+whiten:6:0.5+l2", "c2@max/l2+whiten:3:0.5+l2"]
 
 

@@ -10,7 +10,7 @@ from layerprobe.system.errors import DataError
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.workflow.choose.features_run import run_of_features
 from layerprobe.workflow.choose.user_features import check_features
-from layerprobe.workflow.probe.rerank import fold_half_whitening
+from layerprobe.workflow.probe.rerank import whitening_fits
 from layerprobe.workflow.run.memory_run import MemoryRun
 from layerprobe.workflow.run.opened_run import equal_layers, read_layer
 from layerprobe.workflow.run.stored_choice import stored_choice
@@ -76,12 +76,11 @@ def test_groups_and_the_seed_are_kept_and_no_file_is_read(run: MemoryRun) -> Non
 def test_maps_by_fold_are_fitted_once_and_are_those_of_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of_features(check_features({"a": FEATURES}, LABELS), seen=True, seed=0)
     key, folds, cpu = LayerKey("a", "none"), LABELS % 4, torch.device("cpu")
-    together = fold_half_whitening(run, 0, "test", key, folds, cpu)
-    assert together is not None
+    (together,) = whitening_fits(run, 0, "test", key, folds, cpu, learned=False)
     chain = parse_chain(together.name)
     for fold in range(4):
         alone = chain.fit(Blocks(torch.from_numpy(FEATURES[folds != fold]), cpu), 5, seed=0)
         rows = torch.from_numpy(FEATURES).double()
         np.testing.assert_allclose(together.fits[fold](rows), alone(rows), rtol=1e-6, atol=1e-8)
     monkeypatch.setattr("layerprobe.workflow.probe.rerank.half_whitening", lambda *_: pytest.fail("fitted again"))
-    assert fold_half_whitening(run, 0, "test", key, folds, cpu) is together
+    assert whitening_fits(run, 0, "test", key, folds, cpu, learned=False) == [together]

@@ -48,7 +48,7 @@ def test_a_choice_is_read_as_it_was_stored(chosen: tuple[Run, Choice]) -> None:
     stored = stored_choice(run)
     assert stored is not None
     assert stored.choice == choice
-    assert (stored.rule, stored.request, stored.half_whitened, list(stored.states)) == (RULE, REQUEST, True, ["a"])
+    assert (stored.rule, stored.request, stored.whitened, list(stored.states)) == (RULE, REQUEST, True, ["a"])
 
 
 def test_a_run_of_which_nothing_was_chosen_has_no_choice_and_nothing_is_said(tmp_path: Path) -> None:
