@@ -93,6 +93,9 @@ REDUCTIONS = {
     "shift": "layerprobe.reductions.shift:Shift",
     "binary": "layerprobe.reductions.unfitted:Binary",
     "layernorm": "layerprobe.reductions.unfitted:LayerNorm",
+    "first:": "layerprobe.reductions.unfitted:First",
+    "float16": "layerprobe.reductions.quantised:Float16",
+    "int8": "layerprobe.reductions.quantised:Int8",
 }
 # Metrics that are shares: people are shown percent.
 SHARE_METRICS = {

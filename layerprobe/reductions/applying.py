@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.reductions.reduction import Reduce
+from layerprobe.reductions.reduction import NotApplicableError, Reduce
 from layerprobe.system.errors import NotFiniteError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ReducedRows:
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """float32, or uint8 of packed bits."""
+        """float32, which holds float16 and int8 exactly, or uint8 of packed bits."""
         return self[:1].dtype
 
     def __len__(self) -> int:
@@ -81,7 +81,8 @@ class ReducedRows:
         """Some rows, in the process's memory.
 
         Raises:
-            NotFiniteError: see `reduce_blocks`.
+            NotApplicableError: see `reduce_blocks`.
+            NotFiniteError: as there.
         """
         import torch
 
@@ -129,14 +130,15 @@ def reduce_blocks(blocks: Iterable[Tensor], reduce: Reduce, count: int) -> Tenso
 
     Args:
         blocks: (B, D) float64, N rows in all.
-        reduce: gives (B, D'), of float64 or, for packed bits, uint8.
+        reduce: gives (B, D'), of float64, float16 or int8 or, for packed bits, uint8.
         count: N.
 
     Returns:
-        (N, D') float32 or uint8.
+        (N, D') float32, which holds float16 and int8 exactly, or uint8.
 
     Raises:
-        NotFiniteError: rows hold NaN or Inf, and the result is bits, which would hide it.
+        NotApplicableError: numbers are beyond the range of float16.
+        NotFiniteError: rows hold NaN or Inf, and the result is int8 or bits, which would hide it.
     """
     import torch
 
@@ -149,8 +151,12 @@ def reduce_blocks(blocks: Iterable[Tensor], reduce: Reduce, count: int) -> Tenso
             values = torch.empty((count, block_values.shape[1]), dtype=kind, device=block_values.device)
         values[start : start + len(block_values)] = block_values
         start += len(block_values)
-        if block_values.dtype == torch.uint8:
-            bad += int((~block.isfinite()).any(1).sum())
+        finite = block.isfinite().all(1)
+        if block_values.dtype == torch.float16 and bool(block_values[finite].isinf().any()):
+            problem = "float16: numbers are beyond its range, which ends at 65,504"
+            raise NotApplicableError(problem, fix="Put l2 before float16")
+        if not block_values.is_floating_point():
+            bad += int((~finite).sum())
     if bad:
         raise NotFiniteError(bad, count)
     if values is None:

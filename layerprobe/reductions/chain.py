@@ -9,7 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from layerprobe.reductions.applying import MappedBatches
-from layerprobe.reductions.reduction import FitInputs, InTurn, NotApplicableError, Reduce, Reduction
+from layerprobe.reductions.reduction import BITS, FitInputs, InTurn, NotApplicableError, Number, Reduce, Reduction
 from layerprobe.registry import REDUCTIONS, load
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.layers import NO_REDUCTION
@@ -65,6 +65,15 @@ class Chain:
     def similarity(self) -> str | None:
         """The only similarity that its result can be searched by; None for any."""
         return self.parts[-1].similarity if self.parts else None
+
+    @property
+    def number(self) -> Number:
+        """The type of the numbers of its result, as which they are stored and searched."""
+        return self.parts[-1].number if self.parts else "float32"
+
+    def bytes_per_image(self, dim: int) -> int:
+        """The size of an image's vector in bytes: of `dim` numbers, or bits, that are stored without anything else."""
+        return -(-BITS[self.number] * dim // 8)
 
     def members(self) -> tuple[str, ...]:
         """The names of the chains that it is the mean of, as for `random:64x5`; else its own."""
@@ -123,13 +132,15 @@ def parse_chain(text: str) -> Chain:
 
     Raises:
         UnknownNameError: no such reduction; with the near miss.
-        RecipeError: a bad argument, something after `binary`, or `@gallery` where nothing is fitted.
+        RecipeError: a bad argument, something after `binary`, `float16` or `int8`, or `@gallery` where nothing
+            is fitted.
     """
     names = text.removesuffix(ON_GALLERY)
     parts = () if names == NO_REDUCTION else tuple(load("reduction", REDUCTIONS, name)() for name in names.split("+"))
     chain = Chain(text, parts, text.endswith(ON_GALLERY))
-    if any(reduction.similarity for reduction in parts[:-1]):
-        raise RecipeError(f"{text}: nothing can follow binary codes", fix="Put binary at the end")
+    for name, reduction in zip(names.split("+"), parts[:-1], strict=False):
+        if reduction.number != "float32":
+            raise RecipeError(f"{text}: nothing can follow {name}", fix=f"Put {name} at the end")
     if chain.on_gallery and not chain.fits:
         raise RecipeError(f"{text}: nothing is fitted", fix=f"Leave {ON_GALLERY} out")
     if chain.on_gallery and chain.needs_labels:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce as folded
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from layerprobe.system.errors import RecipeError
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+Number = Literal["float32", "float16", "int8", "bit"]
+BITS: Mapping[Number, int] = {"float32": 32, "float16": 16, "int8": 8, "bit": 1}  # of a number
 Reduce = Callable[["Tensor"], "Tensor"]  # (B, D) float64 features, of any split -> (B, D')
 
 
@@ -48,6 +50,7 @@ class Reduction(ABC):
         needs_classifier: whether it takes the weights of the loss's classifier.
         needs_labels: whether it learns from the classes of features, and not from these alone.
         similarity: the only one that its result can be searched by; None for any.
+        number: the type of the numbers of its result; nothing can follow another one than float32.
         members: the names of the draws whose mean it stands for; empty for a reduction that is applied itself.
     """
 
@@ -56,6 +59,7 @@ class Reduction(ABC):
     needs_classifier: bool = False
     needs_labels: bool = False
     similarity: str | None = None
+    number: Number = "float32"
     members: tuple[str, ...] = ()
 
     def dim(self, dim: int) -> int:

@@ -1,11 +1,12 @@
-"""Reductions that fit nothing: l2, layernorm and binary."""
+"""Reductions that fit nothing: l2, layernorm, first:D and binary."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from layerprobe.reductions.reduction import FitInputs, Reduction
+from layerprobe.reductions.reduction import FitInputs, Reduction, at_most, dimensions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,6 +51,52 @@ def normalise_rows(features: Tensor) -> Tensor:
     return layer_norm(features, features.shape[1:], eps=EPS)
 
 
+class First(Reduction):
+    """Keeps the first D numbers of each feature.
+
+    Kusupati et al., Matryoshka Representation Learning, NeurIPS 2022, section 3, train networks whose embeddings z have
+    prefixes z_1:m that are embeddings themselves. Of other networks a prefix is an arbitrary choice of numbers. The
+    prefix is not normalised: `first:64+l2` has length 1.
+
+    Args:
+        argument: D, at least 1.
+
+    Raises:
+        RecipeError: it is no number of dimensions.
+    """
+
+    def __init__(self, argument: str) -> None:
+        self._name = f"first:{argument}"
+        self._count = dimensions(self._name, argument, like="first:64")
+
+    def dim(self, dim: int) -> int:
+        """D.
+
+        Raises:
+            NotApplicableError: features have fewer.
+        """
+        return at_most(self._name, self._count, dim)
+
+    def fit(self, batches: Iterable[Tensor], dim: int, inputs: FitInputs) -> Reduce:  # noqa: ARG002 - nothing is learnt
+        """The prefix; no batch is read.
+
+        Raises:
+            NotApplicableError: the features have fewer dimensions than D.
+        """
+        return Prefix(self.dim(dim))
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """(B, D) -> (B, D'), the first D' numbers."""
+
+    dim: int
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """The prefix."""
+        return features[:, : self.dim]
+
+
 class Binary(Reduction):
     """Cuts every number at zero, and packs the bits; they are searched by Hamming distance.
 
@@ -61,6 +108,7 @@ class Binary(Reduction):
     """
 
     similarity = "hamming"
+    number = "bit"
 
     def fit(self, batches: Iterable[Tensor], dim: int, inputs: FitInputs) -> Reduce:  # noqa: ARG002 - nothing is learnt
         """The packing, (B, D) -> (B, ceil(D / 8)) uint8; no batch is read."""

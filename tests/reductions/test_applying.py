@@ -32,7 +32,17 @@ def test_no_features_are_refused() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "chain", ["l2+pca:8+l2", "l2+whiten:8:0.5+l2", "random:8:2+l2", "shift", "layernorm", "pca:8+binary"]
+    "chain",
+    [
+        "l2+pca:8+l2",
+        "l2+whiten:8:0.5+l2",
+        "random:8:2+l2",
+        "shift",
+        "layernorm",
+        "pca:8+binary",
+        "first:8+float16",
+        "first:8+int8",
+    ],
 )
 def test_a_gpu_gives_the_same(chain: str) -> None:
     train, test, weight = features(5000, 12), features(5000, 12, seed=1), torch.from_numpy(features(4, 12, seed=2))

@@ -47,10 +47,31 @@ def test_another_name_is_told_with_the_nearest(name: str, near: str) -> None:
 
 @pytest.mark.parametrize(
     ("chain", "dim"),
-    [("l2+pca:64+l2", 64), ("whiten:32:1@gallery", 32), ("random:16x5+l2", 16), ("none", None), ("l2", None)],
+    [
+        ("l2+pca:64+l2", 64),
+        ("first:64+int8", 64),
+        ("whiten:32:1@gallery", 32),
+        ("random:16x5+l2", 16),
+        ("none", None),
+        ("l2", None),
+    ],
 )
 def test_a_chain_with_a_number_of_dimensions_gives_every_layer_this_many(chain: str, dim: int | None) -> None:
     assert equal_dim_of(chain) == dim
+
+
+@pytest.mark.parametrize(
+    ("chain", "size"),
+    [("none", 36), ("first:9+l2", 36), ("l2+float16", 18), ("int8", 9), ("l2+binary", 2)],  # 9 bits: 2 bytes
+)
+def test_a_vector_of_9_numbers_has_this_many_bytes(chain: str, size: int) -> None:
+    assert parse_chain(chain).bytes_per_image(9) == size
+
+
+@pytest.mark.parametrize("name", ["binary", "float16", "int8"])
+def test_nothing_follows_numbers_of_fewer_bits(name: str) -> None:
+    with pytest.raises(RecipeError, match=rf"l2\+{name}\+l2: nothing can follow {name}. Put {name} at the end"):
+        parse_chain(f"l2+{name}+l2")
 
 
 def test_layers_are_compared_at_one_dimension_by_three_reductions() -> None:

@@ -5,7 +5,8 @@ import pytest
 
 from layerprobe.ranking import nearest_positive_ranks
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.system.errors import NotFiniteError, RecipeError
+from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.system.errors import LayerprobeError, NotFiniteError
 from tests.reductions.fitting import features, fitted, stored
 
 
@@ -46,9 +47,19 @@ def test_it_is_searched_by_hamming_alone() -> None:
     assert parse_chain("layernorm+binary").similarity == "hamming"
 
 
-def test_nothing_follows_it() -> None:
-    with pytest.raises(RecipeError, match="nothing can follow binary codes"):
-        parse_chain("binary+l2")
+def test_first_keeps_the_first_numbers() -> None:
+    assert fitted("first:2", np.ones((1, 3)), np.array([[3.0, 4.0, 5.0]])).tolist() == [[3, 4]]
+
+
+def test_first_refuses_features_that_have_fewer_numbers() -> None:
+    with pytest.raises(NotApplicableError, match="first:4: the features have 3 dimensions. Use at most 3"):
+        fitted("first:4", np.ones((1, 3)), np.ones((1, 3)))
+
+
+@pytest.mark.parametrize("argument", ["", "0", "-1", "2.5", "x"])
+def test_first_takes_a_number_of_dimensions(argument: str) -> None:
+    with pytest.raises(LayerprobeError, match="first:"):
+        parse_chain(f"first:{argument}")
 
 
 def test_rows_that_are_not_finite_are_counted_not_cut() -> None:

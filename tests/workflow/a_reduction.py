@@ -14,6 +14,7 @@ class Centred:
     fits = True
     draws = needs_classifier = needs_labels = False
     similarity = None
+    number = "float32"
     members = ()
 
     def dim(self, dim: int) -> int:

@@ -86,9 +86,9 @@ class Candidate:
 
     @property
     def layer(self) -> SelectedLayer:
-        """The layer as in a `Choice`; 4 bytes for each number, 1/8 for each bit."""
+        """The layer as in a `Choice`."""
         epoch, ranked = self.key
-        size = -(-self.dim // 8) if ranked.similarity == "hamming" else 4 * self.dim
+        size = parse_chain(ranked.reduction).bytes_per_image(self.dim)
         return SelectedLayer(ranked.layer.layer, ranked.layer.pool, ranked.reduction, epoch, self.dim, size)
 
     @property

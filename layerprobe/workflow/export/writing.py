@@ -21,6 +21,7 @@ from layerprobe.encoder.graph import Parts, apply_map, record_graph, save_graph,
 from layerprobe.encoder.manifest import write_manifest
 from layerprobe.measure.index_costs import Searched
 from layerprobe.ranking.index import load_index, write_index
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import NumericError
 from layerprobe.system.files import folder_written_whole
@@ -33,6 +34,7 @@ Encode = Callable[[NDArray[Any]], NDArray[Any]]
 CHECKED = 64  # images
 _MEGABYTE = 1_000_000
 _EXAMPLE = "example.py"
+_PLURALS = {"float32": "numbers", "float16": "float16 numbers", "int8": "int8 numbers", "bit": "bits"}
 _PACKAGES = {PT2: ("torch",), ONNX: ("torch", "onnx", "onnxruntime"), NPZ: ("numpy",)}
 
 
@@ -96,7 +98,7 @@ class Written:
     folder: Path
     name: str
     dim: int
-    similarity: str
+    reduction: str
     fitted_on: str
     files: Mapping[str, int]
     checked: str
@@ -137,7 +139,7 @@ def write(exported: Exported, request: ExportRequest, listener: Listener) -> Wri
         request.out,
         exported.name,
         exported.samples.dim,
-        exported.ranked.similarity,
+        exported.ranked.reduction,
         exported.fitted_on,
         {name: file["bytes"] for name, file in manifest["files"].items()},
         exported.samples.name,
@@ -200,9 +202,9 @@ def _check_encoder(name: str, encode: Encode, samples: CheckSamples) -> FeatureA
 
 def export_lines(written: Written) -> list[str]:
     """What was exported, its files and the result of the check, a line each."""
-    bits = written.similarity == "hamming"
-    size = -(-written.dim // 8) if bits else 4 * written.dim
-    numbers = f"{written.dim:,} {'bits' if bits else 'numbers'}, {size:,} byte{'' if size == 1 else 's'} an image"
+    chain = parse_chain(written.reduction)
+    size = chain.bytes_per_image(written.dim)
+    numbers = f"{written.dim:,} {_PLURALS[chain.number]}, {size:,} byte{'' if size == 1 else 's'} an image"
     fitted = f"; map fitted on {written.fitted_on}" if written.fitted_on else ""
     sizes = {name: as_size(size) if size >= _MEGABYTE else f"{size:,} bytes" for name, size in written.files.items()}
     files = ", ".join(f"{name} ({size})" for name, size in sizes.items())

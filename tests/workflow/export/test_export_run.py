@@ -112,7 +112,7 @@ def test_the_map_is_used_by_numpy_alone(export: Export, probed: Run) -> None:
 
 def test_bits_are_packed(export: Export, probed: Run) -> None:
     written = export(f"fc6/{BITS}", "pt2")
-    assert (written.name, written.dim, written.similarity) == (f"tiny#1:fc6/{BITS}", 6, "hamming")
+    assert (written.name, written.dim, written.reduction) == (f"tiny#1:fc6/{BITS}", 6, BITS)
     values, _ = probed_features(probed, RankedLayer(LayerKey("fc6", "none"), BITS, "hamming"))
     assert (written.check["model.pt2"].difference, values.shape) == (0, (25, 1))
     assert export_lines(written)[0].startswith(f"tiny#1:fc6/{BITS}: 6 bits, 1 byte an image")
