@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from layerprobe.system.errors import NumericError
 
 TOLERANCE = 1e-5  # of 1 - cosine, of similarities of neighbours, and of numbers whose signs become bits
+_BEFORE_ROUNDING = 1e-4  # of numbers that become float16 or int8, as a share of the largest of their row
 _LENGTHS = 1e-3  # of the ratio of two lengths, where the similarity depends on them
 Array = NDArray[Any]
 
@@ -23,9 +24,9 @@ class CheckSamples:
         name: `64 test images against the probe's features`.
         images: uint8 (N, H, W, C); None where there is no network.
         pooled: (N, D) float32, features before the map.
-        features: (N, D') float32, or uint8 of packed bits: those after it.
+        features: (N, D') float32, float16 or int8, or uint8 of packed bits: those after it.
         similarity: by which they are searched.
-        numbers: (N, bits) those whose signs are the bits; None for other features.
+        numbers: (N, D') those that are rounded to float16 or int8, or whose signs are the bits; None for float32.
     """
 
     name: str
@@ -46,9 +47,9 @@ class FeatureAgreement:
     """How closely a file gives the expected features.
 
     Args:
-        difference: the largest of any number; of bits, the share of those that differ.
-        cosine: the least; None of bits.
-        compared: neighbours, or bits, that had to be the same.
+        difference: the largest of any number; of float16, int8 and bits the share of those that differ.
+        cosine: the least; None of float16, int8 and bits.
+        compared: neighbours, or numbers or bits, that had to be the same.
     """
 
     difference: float
@@ -69,7 +70,8 @@ def agreement(name: str, features: Array, expected: CheckSamples) -> FeatureAgre
         difference = f"gives {features.dtype} {features.shape}, not {expected.features.dtype} {expected.features.shape}"
         raise NumericError(f"{name} {difference}")
     if expected.numbers is not None:
-        return _compare_bits(name, features, expected.features, expected.numbers)
+        compare = _compare_bits if features.dtype == np.uint8 else _compare_rounded
+        return compare(name, features, expected.features, expected.numbers)
     return _compare_vectors(name, features, expected)
 
 
@@ -80,6 +82,20 @@ def _compare_bits(name: str, codes: Array, bits: Array, numbers: Array) -> Featu
     if wrong := int((differ & clear).sum()):
         raise NumericError(f"{name} gives {wrong:,} of {int(clear.sum()):,} bits wrong whose numbers are not near 0")
     return FeatureAgreement(float(differ.mean()), None, int(clear.sum()))
+
+
+def _compare_rounded(name: str, codes: Array, expected: Array, numbers: Array) -> FeatureAgreement:
+    """Check that each number is that of an interval around the expected one before it was rounded."""
+    largest = np.abs(numbers).max(1, keepdims=True)
+    if codes.dtype == np.int8:
+        numbers, largest = numbers / np.where(largest == 0, 1, largest) * 127, np.where(largest == 0, 0, 127)
+    low, high = (
+        np.rint(end) if codes.dtype == np.int8 else end.astype(np.float16)
+        for end in (numbers - _BEFORE_ROUNDING * largest, numbers + _BEFORE_ROUNDING * largest)
+    )
+    if wrong := int((~((low <= codes) & (codes <= high))).sum()):  # NaN, too
+        raise NumericError(f"{name} gives {wrong:,} of {codes.size:,} numbers that rounding does not explain")
+    return FeatureAgreement(float((codes != expected).mean()), None, int((low == high).sum()))
 
 
 def _compare_vectors(name: str, features: Array, expected: CheckSamples) -> FeatureAgreement:

@@ -53,11 +53,30 @@ def main(folder: Path, files: Sequence[str]) -> None:
 
 
 def encoder(folder: Path, export: Mapping[str, Any]) -> Callable[[Array], Array]:
-    """The function of an export: uint8 (B, H, W, C), or features (B, D) of map.npz alone, -> (B, D')."""
+    """The function of an export: uint8 (B, H, W, C), or features (B, D) of map.npz alone, -> (B, D').
+
+    It raises ValueError for a feature beyond the range of float16 where that is the type of the features.
+    """
     file = encoder_file(export)
     if file == MAP:
-        return load_map(folder / MAP, export["map"]["steps"])
-    return load_graph(folder / GRAPH) if file == GRAPH else load_onnx(folder / ONNX)
+        encode = load_map(folder / MAP, export["map"]["steps"])
+    else:
+        encode = load_graph(folder / GRAPH) if file == GRAPH else load_onnx(folder / ONNX)
+    return lambda inputs: _within_range(encode(inputs))
+
+
+def _within_range(features: Array) -> Array:
+    if features.dtype == np.float16 and np.isinf(features).any():
+        raise ValueError("a feature is beyond the range of float16, which ends at 65,504")
+    return features
+
+
+def searchable(features: Array, similarity: str) -> Array:
+    """Features as index.faiss takes them: float32, of length 1 for the cosine; bits as they are."""
+    if features.dtype in (np.float32, np.uint8):
+        return features
+    values = features.astype(np.float64)
+    return (_normalise(values) if similarity == "cosine" else values).astype(np.float32)
 
 
 def encoder_file(export: Mapping[str, Any]) -> str:
@@ -75,7 +94,7 @@ def load_map(path: Path, steps: Sequence[str]) -> Callable[[Array], Array]:
 
 
 def mapped(features: Array, steps: Sequence[str], arrays: Mapping[str, Array]) -> Array:
-    """The fitted map: (B, D) features -> (B, D') float32, or uint8 of packed bits.
+    """The fitted map: (B, D) features -> (B, D') float32, float16 or int8, or uint8 of packed bits.
 
     Args:
         steps: what is computed, in this order, in float64.
@@ -95,8 +114,16 @@ def mapped(features: Array, steps: Sequence[str], arrays: Mapping[str, Array]) -
             values = values / np.sqrt(values.var(1, keepdims=True) + 1e-5)
         elif step == "relu":
             values = np.maximum(values, 0)
+        elif step == "first":
+            values = values[:, : int(arrays[f"dim.{i}"])]
         elif step == "binary":
             return np.packbits(values > 0, axis=1)
+        elif step == "float16":
+            with np.errstate(over="ignore"):
+                return values.astype(np.float16)
+        elif step == "int8":
+            largest = np.abs(values).max(1, keepdims=True)
+            return np.rint(values / np.where(largest == 0, 1, largest) * 127).astype(np.int8)
         else:
             raise ValueError(f"unknown step {step!r}")
     return values.astype(np.float32)

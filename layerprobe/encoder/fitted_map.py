@@ -10,11 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from layerprobe.reductions.quantised import before_rounding, round_to_float16, round_to_int8
 from layerprobe.reductions.reduction import InTurn, Projection, Reduce, steps_of
-from layerprobe.reductions.unfitted import normalise_rows, pack_signs, unit
+from layerprobe.reductions.unfitted import Prefix, normalise_rows, pack_signs, unit
 from layerprobe.system.errors import LayerprobeError
 
-_NAMES: Mapping[Reduce, str] = {unit: "l2", normalise_rows: "layernorm", pack_signs: "binary", torch.relu: "relu"}
+_NAMES: Mapping[Reduce, str] = {
+    unit: "l2", normalise_rows: "layernorm", pack_signs: "binary", torch.relu: "relu", round_to_float16: "float16",
+    round_to_int8: "int8",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +42,8 @@ class FittedMap:
 
     Args:
         steps: their names, in the order in which they are applied.
-        arrays: of the step i: `mean.i` (D,) and `matrix.i` (D, D') of a projection, `sizes.i` of the parts of `A+B`.
+        arrays: of the step i: `mean.i` (D,) and `matrix.i` (D, D') of a projection, `sizes.i` of the parts of `A+B`,
+            `dim.i` D' of a prefix.
     """
 
     steps: tuple[str, ...]
@@ -50,12 +55,12 @@ def with_ends(reduce: Reduce, *, sizes: Sequence[int], similarity: str) -> Reduc
 
     Args:
         sizes: dimensions of the layers that are concatenated, each at length 1; of a single layer, its own.
-        similarity: features that are searched by cosine get length 1.
+        similarity: features that are searched by cosine get length 1, but for float16 and int8.
     """
     steps = tuple(steps_of(reduce))
     if len(sizes) > 1:
         steps = (UnitParts(tuple(sizes)), *steps)
-    if similarity == "cosine" and steps[-1:] != (unit,):
+    if similarity == "cosine" and steps[-1:] != (unit,) and before_rounding(reduce) is None:
         steps = (*steps, unit)
     return InTurn(steps)
 
@@ -77,15 +82,13 @@ def fitted_map(reduce: Reduce) -> FittedMap:
         elif isinstance(step, UnitParts):
             names.append("l2 of parts")
             arrays[f"sizes.{i}"] = np.array(step.sizes, np.int64)
+        elif isinstance(step, Prefix):
+            names.append("first")
+            arrays[f"dim.{i}"] = np.array(step.dim, np.int64)
         elif step in _NAMES:
             names.append(_NAMES[step])
         else:
-            problem = f"step {i + 1} of the reduction, {step!r}, is not one of {', '.join(_NAMES.values())}, projection"
+            known = ", ".join([*_NAMES.values(), "first", "projection"])
+            problem = f"step {i + 1} of the reduction, {step!r}, is not one of {known}"
             raise LayerprobeError(f"map.npz: {problem}", fix="Leave npz out of --format")
     return FittedMap(tuple(names), arrays)
-
-
-def before_bits(reduce: Reduce) -> Reduce | None:
-    """The map up to the numbers whose signs become bits; None if it gives no bits."""
-    steps = tuple(steps_of(reduce))
-    return InTurn(steps[:-1]) if steps[-1:] == (pack_signs,) else None

@@ -74,14 +74,14 @@ class _RecordedModule(nn.Module):
         self._parts, self._features_of = parts, features_of
 
     def forward(self, images: Tensor) -> Tensor:
-        """uint8 (B, H, W, C) -> (B, D') float32, or uint8 of packed bits."""
+        """uint8 (B, H, W, C) -> features, see `apply_map`."""
         return apply_map(self._parts.finish, self._parts.pooled_by(self._features_of, images))
 
 
 def apply_map(finish: Reduce, pooled: Tensor) -> Tensor:
-    """Features (B, D) through a map, in float64 -> (B, D') float32, or uint8 of packed bits."""
+    """Features (B, D) through a map, in float64 -> (B, D') float32, float16 or int8, or uint8 of packed bits."""
     features = finish(pooled.double())
-    return features if features.dtype == torch.uint8 else features.float()
+    return features.float() if features.dtype == torch.float64 else features
 
 
 def record_graph(parts: Parts) -> ExportedProgram:

@@ -46,11 +46,11 @@ class LoadedEncoder:
                 (B, D).
 
         Returns:
-            float32 (B, D), of length 1 where the similarity is the cosine; of `binary` bits, packed in uint8 as by
-            numpy.packbits.
+            float32 (B, D), of length 1 where the similarity is the cosine; float16 or int8 where the reduction ends in
+            that, of any length; of `binary` bits, packed in uint8 as by numpy.packbits.
 
         Raises:
-            ValueError: another type or shape, or no image.
+            ValueError: another type or shape, or no image; or a feature is beyond the range of float16.
         """
         array = np.asarray(images)
         shape = _input_shape(self.export)

@@ -36,7 +36,7 @@ class _ImageInput(BaseModel, strict=True):
 
 class _Map(BaseModel, strict=True):
     dim: _Size
-    steps: list[Literal["l2", "l2 of parts", "projection", "layernorm", "relu", "binary"]]
+    steps: list[Literal["l2", "l2 of parts", "projection", "layernorm", "relu", "first", "binary", "float16", "int8"]]
 
 
 class _Manifest(BaseModel):

@@ -51,7 +51,7 @@ def test_json_is_one_object_with_the_choice_and_its_export(layerprobe: Command) 
     found = json.loads(out)
     assert (code, found["schema"], found["ship"]["layer"]) == (0, 3, "deep")
     assert found["export"].keys() == {
-        "folder", "name", "dim", "similarity", "fitted_on", "files", "checked", "check",
+        "folder", "name", "dim", "reduction", "similarity", "fitted_on", "files", "checked", "check",
     }  # fmt: skip
 
 

@@ -74,6 +74,35 @@ def test_bits_may_differ_only_where_the_number_is_near_0() -> None:
         agreement("f", np.array([[0b11100000]], np.uint8), expected(bits, "hamming", numbers))
 
 
+def test_codes_may_differ_only_where_the_number_is_near_the_middle_of_two() -> None:
+    # of the largest, 127, shares of 1e-4 are 0.0127: 1.49 may be 1 or 2, 1.4 only 1
+    numbers = np.array([[127.0, 1.49, 1.4]])
+    codes = np.array([[127, 1, 1]], np.int8)
+    found = agreement("f", np.array([[127, 2, 1]], np.int8), expected(codes, numbers=numbers))
+    assert found.difference == pytest.approx(1 / 3)
+    assert (found.cosine, found.compared) == (None, 2)
+    with pytest.raises(NumericError, match="f gives 1 of 3 numbers that rounding does not explain"):
+        agreement("f", np.array([[127, 1, 2]], np.int8), expected(codes, numbers=numbers))
+
+
+def test_codes_are_compared_with_numbers_of_any_length() -> None:
+    codes = np.array([[127, -64, 0], [0, 0, 0]], np.int8)
+    numbers = np.array([[2e9, -1e9, 0], [0, 0, 0]])  # -127 / 2 = -63.5, to even
+    assert agreement("f", codes, expected(codes, numbers=numbers)).compared == 5
+
+
+def test_float16_may_differ_by_its_rounding() -> None:
+    # 2^-10 apart at 1: 1.00048 is nearly the middle, 1.0002 is not
+    numbers = np.array([[1.00048, 1.0002]])
+    rounded = numbers.astype(np.float16)
+    upper = np.array([[1 + 2.0**-10, 1]], np.float16)
+    assert agreement("f", upper, expected(rounded, numbers=numbers)).difference == 1 / 2
+    with pytest.raises(NumericError, match="1 of 2 numbers"):
+        agreement("f", upper[:, ::-1], expected(rounded, numbers=numbers))
+    with pytest.raises(NumericError, match="2 of 2 numbers"):
+        agreement("f", np.full((1, 2), np.nan, np.float16), expected(rounded, numbers=numbers))
+
+
 def test_another_shape_is_refused() -> None:
     with pytest.raises(NumericError, match=r"f gives float32 \(3, 2\), not float32 \(4, 2\)"):
         agreement("f", VECTORS[:3], expected(VECTORS))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from layerprobe.encoder.example import mapped
-from layerprobe.encoder.fitted_map import before_bits, fitted_map, with_ends
+from layerprobe.encoder.fitted_map import fitted_map, with_ends
 from layerprobe.encoder.graph import apply_map
 from layerprobe.measure.extraction import side_by_side
 from layerprobe.reductions.chain import parse_chain
@@ -15,7 +15,8 @@ from tests.reductions.fitting import features, stored
 
 CHAINS = (
     "none", "l2", "layernorm", "pca:5", "l2+pca:5+l2", "whiten:5:1", "l2+whiten:5:0.5+l2", "random:4",
-    "l2+pca:9+binary", "layernorm+binary",
+    "l2+pca:9+binary", "layernorm+binary", "first:5", "layernorm+first:5+l2", "l2+float16", "first:7+int8",
+    "l2+whiten:5:0.5+l2+int8",
 )  # fmt: skip
 
 
@@ -24,9 +25,9 @@ def test_numpy_computes_what_is_ranked(chain: str) -> None:
     train, given = features(40, 12), features(9, 12, seed=1).astype(np.float32)
     fitted = fitted_map(parse_chain(chain).fit([torch.from_numpy(train)], 12, seed=0))
     found = mapped(given, fitted.steps, fitted.arrays)
-    expected = stored(chain, train, given)
-    assert found.dtype == expected.dtype
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    kind = {"float16": np.float16, "int8": np.int8, "bit": np.uint8}.get(parse_chain(chain).number, np.float32)
+    assert found.dtype == kind
+    np.testing.assert_allclose(found.astype(float), stored(chain, train, given).astype(float), atol=1e-6)
 
 
 def test_shift_is_two_projections() -> None:
@@ -59,12 +60,16 @@ def test_concatenated_layers_are_those_that_are_ranked() -> None:
     np.testing.assert_allclose(mapped(both, fitted.steps, fitted.arrays), side_by_side([a, b]), atol=1e-7)
 
 
-def test_the_numbers_before_bits_are_those_that_are_cut() -> None:
-    fitted = parse_chain("layernorm+binary").fit([], 2, seed=0)
-    numbers = before_bits(fitted)
-    assert numbers is not None
-    assert numbers(torch.tensor([[1.0, 3.0]])).sign().tolist() == [[-1, 1]]  # less the mean, 2
-    assert before_bits(parse_chain("layernorm").fit([], 2, seed=0)) is None
+@pytest.mark.parametrize("name", ["float16", "int8"])
+def test_nothing_is_normalised_after_numbers_of_fewer_bits(name: str) -> None:
+    finish = with_ends(parse_chain(name).fit([], 2, seed=0), sizes=[2], similarity="cosine")
+    assert fitted_map(finish).steps == (name,)
+
+
+def test_numpy_rounds_a_zero_vector_to_zero_and_half_to_even() -> None:
+    # 127 / 254 = 1 / 2: 0.5 and 1.5
+    found = mapped(np.array([[0.0, 0.0, 0.0], [254.0, 1.0, 3.0]]), ["int8"], {})
+    assert found.tolist() == [[0, 0, 0], [127, 0, 2]]
 
 
 def test_a_step_that_numpy_does_not_know_is_refused() -> None:

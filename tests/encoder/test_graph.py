@@ -93,8 +93,9 @@ def test_concatenated_layers_have_length_1_each() -> None:
     torch.testing.assert_close(found[:, 4:].norm(dim=1), torch.full((5,), 0.5**0.5))
 
 
-def test_files_give_the_bits_of_the_network_and_the_map(tmp_path: Path) -> None:
-    parts = parts_of("second@avg", "layernorm+binary")
+@pytest.mark.parametrize("chain", ["layernorm+binary", "l2+float16", "first:30+int8"])
+def test_files_give_the_numbers_of_the_network_and_the_map(chain: str, tmp_path: Path) -> None:
+    parts = parts_of("second@avg", chain)
     program, given = record_graph(parts), images().numpy()
     save_graph(program, tmp_path / "model.pt2")
     save_onnx(program, tmp_path / "model.onnx")
@@ -102,7 +103,9 @@ def test_files_give_the_bits_of_the_network_and_the_map(tmp_path: Path) -> None:
     wanted = parts.finish(pooled).numpy()
     for encode in (load_graph(tmp_path / "model.pt2"), load_onnx(tmp_path / "model.onnx")):
         for count in (1, 5):
-            assert np.array_equal(encode(given[:count]), wanted[:count])
+            found = encode(given[:count])
+            assert found.dtype == wanted.dtype
+            assert np.array_equal(found, wanted[:count])
 
 
 def test_weights_that_no_onnx_file_can_hold_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,25 @@ def test_a_map_with_other_arrays_than_its_steps_take_is_told(folder: Path, array
         load_encoder(folder)
 
 
+def test_what_float16_cannot_hold_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / example.MAP)
+    write_manifest(tmp_path, FACTS | {"dim": 3, "map": {"dim": 3, "steps": ["float16"]}}, [example.MAP])
+    encoder = load_encoder(tmp_path)
+    assert encoder(np.array([[65519, 1, 2]])).tolist() == [[65504, 1, 2]]
+    with pytest.raises(ValueError, match="beyond the range of float16, which ends at 65,504"):
+        encoder(np.array([[65520, 1, 2]]))
+
+
+def test_an_index_takes_codes_at_length_1_as_float32() -> None:
+    codes = np.array([[3, 4], [0, 0]], np.int8)
+    found = example.searchable(codes, "cosine")
+    assert found.dtype == np.float32
+    assert found.tolist() == [[np.float32(0.6), np.float32(0.8)], [0, 0]]
+    assert example.searchable(codes.astype(np.float16), "dot").tolist() == [[3, 4], [0, 0]]
+    bits = np.array([[1]], np.uint8)
+    assert example.searchable(bits, "hamming") is bits
+
+
 @pytest.mark.parametrize("file", [example.MAP, example.GRAPH, example.ONNX])
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x02.", b"\x93NUMPY\x01\x00", bytes(99)])
 def test_an_encoder_with_another_content_and_its_hash_is_told(tmp_path: Path, file: str, content: bytes) -> None:

@@ -19,6 +19,7 @@ from layerprobe.plots.explanations import draw
 from layerprobe.plots.figure import FORMATS, encode_figure
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
+from layerprobe.reductions.quantised import before_rounding
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import find_layers, measure_layers
@@ -44,6 +45,7 @@ _BASELINE = (
     "Integrated gradients from an image of the normalisation's mean colour; Grad-CAM without its ReLU. Red pixels make"
     " the two more similar, blue ones less"
 )
+_ROUNDED = "{}: explained by the numbers before they are rounded, which have gradients"
 _SPLIT = "test"  # of the query
 _LIKE_TRAINED = "builds the network with weights of its own, so that none with random weights can be compared"
 
@@ -129,17 +131,23 @@ def _explain_layers(
     normalise = from_recipe.build_normalise(recipe, net.channels)
     query = _read_pixels(opened.queries, neighbours_by_layer[0].query.id)
     neighbours: list[ExplainedNeighbour] = []
+    rounded: list[str] = []
     with listener.task("explaining", len(neighbours_by_layer), "layers") as task:
         for nearest in neighbours_by_layer:
             image = _read_pixels(opened.items, nearest.found[0].item.id)
             query_input, item_input = (normalise(pixels.to(device)) for pixels in (query, image))
             reduce = opened.searches.reduced.map_of(epoch, split, nearest.ranked)
+            if (before := before_rounding(reduce)) is not None:
+                reduce = before
+                rounded.append(_ROUNDED.format(nearest.ranked))
             (layer,) = find_layers([str(nearest.ranked.layer)], measured)
             scored = ScoredLayer(layer, nearest.ranked, reduce)
             explanation = explain_pair(measured, scored, (query_input, item_input), random=random)
             neighbours.append(ExplainedNeighbour(nearest.found[0], image[0].numpy(), explanation))
             task.advance()
-    notes = dict.fromkeys((_BASELINE, *doubt, *(note for nearest in neighbours_by_layer for note in nearest.notes)))
+    notes = dict.fromkeys(
+        (_BASELINE, *doubt, *rounded, *(note for nearest in neighbours_by_layer for note in nearest.notes))
+    )
     values = (neighbours_by_layer[0].query, query[0].numpy(), tuple(neighbours), tuple(notes))
     return ExplainedQuery(run.name, epoch, split, *values, weights=weights_text(record))
 

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from layerprobe import __version__
 from layerprobe.encoder import example
 from layerprobe.encoder.agreement import CheckSamples, FeatureAgreement, agreement
-from layerprobe.encoder.fitted_map import FittedMap, before_bits, fitted_map
+from layerprobe.encoder.fitted_map import FittedMap, fitted_map
 from layerprobe.encoder.graph import Parts, apply_map, record_graph, save_graph, save_onnx
 from layerprobe.encoder.manifest import write_manifest
 from layerprobe.measure.index_costs import Searched
 from layerprobe.ranking.index import load_index, write_index
 from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.quantised import before_rounding
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import NumericError
 from layerprobe.system.files import folder_written_whole
@@ -99,6 +100,7 @@ class Written:
     name: str
     dim: int
     reduction: str
+    similarity: str
     fitted_on: str
     files: Mapping[str, int]
     checked: str
@@ -114,7 +116,7 @@ def make_samples(
     name: str, pooled: NDArray[np.float32], images: NDArray[np.uint8] | None, similarity: str, finish: Reduce
 ) -> CheckSamples:
     """Pooled features, with those that the map makes of them."""
-    features, numbers = torch.from_numpy(pooled), before_bits(finish)
+    features, numbers = torch.from_numpy(pooled), before_rounding(finish)
     before = None if numbers is None else numbers(features.double()).numpy()
     return CheckSamples(name, images, pooled, apply_map(finish, features).numpy(), similarity, before)
 
@@ -130,6 +132,8 @@ def write(exported: Exported, request: ExportRequest, listener: Listener) -> Wri
     with stoppable(at_once=True), folder_written_whole(request.out, replace=request.force) as aside:
         steps = fitted_map(exported.finish) if NPZ in formats else None
         index = _write_index(exported, request, aside)  # first: it refuses bits and few images
+        if index and exported.samples.features.dtype in (np.float16, np.int8):
+            listener.say(f"{index[0]} holds these vectors as float32, 4 bytes a number")
         encoders = _write_encoders(exported, formats, steps, aside, listener)
         shutil.copyfile(example.__file__, aside / _EXAMPLE)
         check = {name: _check_encoder(name, encode, exported.samples) for name, encode in encoders.items()}
@@ -140,6 +144,7 @@ def write(exported: Exported, request: ExportRequest, listener: Listener) -> Wri
         exported.name,
         exported.samples.dim,
         exported.ranked.reduction,
+        exported.ranked.similarity,
         exported.fitted_on,
         {name: file["bytes"] for name, file in manifest["files"].items()},
         exported.samples.name,
@@ -213,7 +218,9 @@ def export_lines(written: Written) -> list[str]:
     for name, checked in written.check.items():
         if checked.cosine is None:
             share = 100 * checked.difference
-            text = f"{share:.2f} % of bits differ, none of {checked.compared:,} whose numbers are not near 0"
+            bits = "bits differ, none of {:,} whose numbers are not near 0"
+            rounded = "numbers differ, none of {:,} that are not near the middle of two"
+            text = f"{share:.2f} % of {(bits if chain.number == 'bit' else rounded).format(checked.compared)}"
         else:
             text = (
                 f"largest difference {checked.difference:.1e}, cosine at least 1 - {1 - checked.cosine:.1e},"

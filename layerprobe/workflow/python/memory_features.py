@@ -18,6 +18,7 @@ from layerprobe.data.splits import IN_GALLERY, Dataset, Split
 from layerprobe.measure import extraction
 from layerprobe.measure.analysis import Features, InapplicableReduction, Scored, search_sha256
 from layerprobe.measure.extraction import side_by_side
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.store import FeatureKey
 from layerprobe.system.errors import DataError, NotFiniteError
 from layerprobe.taps import Tap
@@ -85,7 +86,9 @@ def _read_reduced(searches: Searches, epoch: int, split: str, ranked: RankedLaye
     features: dict[RankedLayer, NDArray[Any]] = {}
     for draw in draws_of(ranked) if ranked.reduction != NO_REDUCTION else ():
         with contextlib.suppress(NotFiniteError):
-            features[draw] = torch.as_tensor(searches.reduced.layer(epoch, split, draw).values).cpu().numpy()
+            values = torch.as_tensor(searches.reduced.layer(epoch, split, draw).values).cpu().numpy()
+            number = parse_chain(draw.reduction).number
+            features[draw] = values if number == "bit" else values.astype(number, copy=False)
     return features
 
 

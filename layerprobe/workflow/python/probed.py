@@ -131,7 +131,7 @@ class Probed:
             the layer: `ranks["test", "blocks.5@avg/l2+pca:8"]`; a mean over draws has the ranks of each draw,
             `blocks.5@avg/random:8` and `blocks.5@avg/random:8:1`.
         features: `features["test", "blocks.5@avg"]` -> float32 (N, D), in the loader's order; reduced ones as for
-            `ranks`, binary codes as uint8.
+            `ranks`, those of `float16` and `int8` in that type, binary codes as uint8.
         labels: split -> (N,) the loader's labels, in the same order; of texts their numbers in sorted order.
         gallery: split -> the split that it is searched in, where that is not itself.
     """

@@ -29,7 +29,7 @@ QUERY = "class5/1.png"
 
 @pytest.fixture(scope="module")
 def lenet(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    reduce = ("none", "binary", REDUCED.reduction)
+    reduce = ("none", "binary", "l2+int8", REDUCED.reduction)
     return made(f"folder:{tiny / 'images'}", tmp_path_factory.mktemp("lenet"), layers=("c3", "fc6"), reduce=reduce)
 
 
@@ -55,6 +55,15 @@ def test_what_is_explained_is_the_similarity_that_the_search_found(probed: Run, 
     assert [one.explanation.places_of for one in found.neighbours] == ["c3 (10x10)"] * 3
     shown = np.asarray(Image.open(images / QUERY).resize((28, 28)), np.float64)
     assert np.abs(found.image - shown).mean() < 40
+
+
+def test_codes_are_explained_by_the_numbers_before_they_are_rounded(probed: Run) -> None:
+    codes, plain = explained(probed, "fc6/l2+int8"), explained(probed, "fc6")
+    assert "fc6/l2+int8: explained by the numbers before they are rounded, which have gradients" in codes.notes
+    (code,), (number,) = codes.neighbours, plain.neighbours
+    assert code.found.item.id == number.found.item.id
+    np.testing.assert_allclose(code.explanation.query.pixels, number.explanation.query.pixels, atol=1e-5)
+    assert code.explanation.query.pixels.any()
 
 
 def test_the_figure_is_kept_for_the_report(probed: Run) -> None:

@@ -22,7 +22,8 @@ from layerprobe.workflow.train.train import train
 from tests.workflow.conftest import RECIPES, Silent
 
 HALF_WHITENED, BITS = "l2+whiten:6:0.5+l2", "l2+pca:6+binary"
-REDUCTIONS = ("none", HALF_WHITENED, BITS, f"{HALF_WHITENED}@gallery", "random:4x2")
+CODES, HALVES = "l2+pca:6+int8", "first:6+float16"
+REDUCTIONS = ("none", HALF_WHITENED, BITS, f"{HALF_WHITENED}@gallery", "random:4x2", CODES, HALVES)
 
 
 def colours(root: Path) -> Path:

@@ -45,7 +45,7 @@ from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from tests.workflow.conftest import Silent
-from tests.workflow.export.conftest import BITS, HALF_WHITENED
+from tests.workflow.export.conftest import BITS, CODES, HALF_WHITENED, HALVES
 
 Export = Callable[..., Written]
 CONCATENATED = RankedLayer(LayerKey("c1+c3", "max"), HALF_WHITENED, "cosine")
@@ -116,6 +116,49 @@ def test_bits_are_packed(export: Export, probed: Run) -> None:
     values, _ = probed_features(probed, RankedLayer(LayerKey("fc6", "none"), BITS, "hamming"))
     assert (written.check["model.pt2"].difference, values.shape) == (0, (25, 1))
     assert export_lines(written)[0].startswith(f"tiny#1:fc6/{BITS}: 6 bits, 1 byte an image")
+
+
+@pytest.mark.parametrize(("chain", "number", "size"), [(CODES, "int8", 6), (HALVES, "float16", 12)])
+def test_numbers_of_fewer_bits_are_exported_as_such_and_read_by_numpy_alone(
+    chain: str, number: str, size: int, export: Export, probed: Run, folder: Path, tmp_path: Path
+) -> None:
+    written = export(f"c3/{chain}", "npz", "pt2", "onnx")
+    assert export_lines(written)[0].startswith(f"tiny#1:c3@max/{chain}: 6 {number} numbers, {size} bytes an image")
+    assert all(checked.difference < 0.01 for checked in written.check.values())
+    assert "numbers differ, none of " in export_lines(written)[-1]
+    values, ids = probed_features(probed, RankedLayer(LayerKey("c3", "max"), chain, "cosine"))
+    raw, _ = probed_features(probed, RankedLayer(LayerKey("c3", "max"), "none", "cosine"))
+    code = "import sys, json, numpy, example; steps = json.load(open('export.json'))['map']['steps']"
+    code += "; found = example.load_map(example.Path('map.npz'), steps)(numpy.load(sys.argv[1]))"
+    code += "; assert 'torch' not in sys.modules and 'layerprobe' not in sys.modules; numpy.save(sys.argv[2], found)"
+    np.save(tmp_path / "raw.npy", raw)
+    command = [sys.executable, "-c", code, str(tmp_path / "raw.npy"), str(tmp_path / "found.npy")]
+    subprocess.run(command, cwd=written.folder, env=os.environ | {"PYTHONPATH": ""}, check=True)
+    found = np.load(tmp_path / "found.npy")
+    assert found.dtype == number
+    assert (found == values).mean() > 0.99  # a number may be nearly midway between two
+    encoder = load_encoder(written.folder)
+    encoded = encoder(np.stack([example.read_image(folder / "images" / name, encoder.export["input"]) for name in ids]))
+    assert encoded.dtype == number
+    assert (encoded == values).mean() > 0.99
+
+
+@pytest.mark.parametrize("chain", [CODES, HALVES])
+def test_an_index_of_fewer_bits_holds_float32_and_finds_by_the_cosine(
+    chain: str, probed: Run, faiss: None, tmp_path: Path
+) -> None:
+    request, listener = ExportRequest(tmp_path / "out", ("npz",), layer=f"c3/{chain}", index="flat"), Silent()
+    written = export_run(layer_to_export(probed, request, listener), request, listener)
+    assert "index.faiss holds these vectors as float32, 4 bytes a number" in listener.heard
+    raw, ids = probed_features(probed, RankedLayer(LayerKey("c3", "max"), "none", "cosine"))
+    codes = load_encoder(written.folder)(raw)
+    numbers = codes.astype(np.float64)
+    unit = numbers / np.linalg.norm(numbers, axis=1, keepdims=True)
+    cosines = unit @ unit.T
+    for queries in (codes, example.searchable(codes, "cosine")):
+        found, names = load_index(written.folder).search(queries, 25)
+        np.testing.assert_allclose(found, -np.sort(-cosines, axis=1), atol=1e-6)
+        assert all(name[0] == own for name, own in zip(names, ids, strict=True))
 
 
 def test_an_index_holds_the_vectors_that_the_encoder_gives(probed: Run, faiss: None, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -21,14 +22,13 @@ from layerprobe.workflow.export.export_run import export_run, layer_to_export
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.conftest import Silent
-from tests.workflow.export.conftest import HALF_WHITENED
+from tests.workflow.export.conftest import CODES, HALF_WHITENED
 
 
-@pytest.fixture(scope="module")
-def service(probed: Run, faiss: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+@contextlib.contextmanager
+def serving(probed: Run, chain: str, home: Path) -> Iterator[tuple[int, int]]:
     """Its port and its process, once it listens; it waits a second for a byte."""
-    home = tmp_path_factory.mktemp("service")
-    request = ExportRequest(home / "encoder", ("pt2",), layer=f"c3/{HALF_WHITENED}", index="flat")
+    request = ExportRequest(home / "encoder", ("pt2",), layer=f"c3/{chain}", index="flat")
     export_run(layer_to_export(probed, request, Silent()), request, Silent())
     (home / "serve.py").write_text(service_code().replace("timeout = 10 ", "timeout = 1 "))
     (home / "layerprobe.py").write_text("raise SystemExit('layerprobe was imported')")
@@ -51,10 +51,25 @@ def service(probed: Run, faiss: None, tmp_path_factory: pytest.TempPathFactory) 
         process.wait()
 
 
+@pytest.fixture(scope="module")
+def service(probed: Run, faiss: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+    with serving(probed, HALF_WHITENED, tmp_path_factory.mktemp("service")) as port_and_process:
+        yield port_and_process
+
+
 def test_the_service_of_the_page_finds_an_image_by_itself(service: tuple[int, int], folder: Path) -> None:
+    assert_finds_itself(service[0], folder)
+
+
+def test_it_takes_codes_of_8_bits(probed: Run, faiss: None, folder: Path, tmp_path: Path) -> None:
+    with serving(probed, CODES, tmp_path) as (port, _):
+        assert_finds_itself(port, folder)
+
+
+def assert_finds_itself(port: int, folder: Path) -> None:
     name = "class7/3.png"
     image = (folder / "images" / name).read_bytes()
-    with urllib.request.urlopen(urllib.request.Request(f"http://localhost:{service[0]}", data=image)) as answer:
+    with urllib.request.urlopen(urllib.request.Request(f"http://localhost:{port}", data=image)) as answer:
         first, *others = json.load(answer)
     assert first["id"] == name
     assert first["similarity"] == pytest.approx(1, abs=1e-5)

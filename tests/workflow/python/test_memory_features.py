@@ -70,6 +70,19 @@ def test_binary_codes_are_searched_by_hamming(result: Probed) -> None:
     np.testing.assert_array_equal(codes, np.packbits(result.features["test", "0.1"] > 0, axis=1))
 
 
+def test_numbers_of_fewer_bits_are_given_as_such() -> None:
+    found = probed("none", "l2+int8", "float16")
+    raw = found.features["test", "0.1"].astype(float)
+    codes = found.features["test", "0.1/l2+int8"]
+    assert codes.dtype == np.int8
+    np.testing.assert_allclose(codes, raw / np.abs(raw).max(1, keepdims=True) * 127, atol=0.5)
+    halves = found.features["test", "0.1/float16"]
+    assert halves.dtype == np.float16
+    np.testing.assert_array_equal(halves, raw.astype(np.float16))
+    by_hand = nearest_has_the_class(codes.astype(float), found.labels["test"])
+    assert found.ranks["test", "0.1/l2+int8"].recall(1) == by_hand
+
+
 def test_a_mean_over_draws_is_that_of_its_ranks(result: Probed) -> None:
     (score,) = [
         s for s in result.scores if (s.split, s.ranked.layer.layer, s.ranked.reduction) == ("test", "0.1", "random:2x3")

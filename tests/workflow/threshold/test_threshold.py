@@ -123,6 +123,22 @@ def bits_of(cache: Path, rate: float) -> MeasuredThresholds:
     )
 
 
+def test_codes_of_8_bits_have_the_cosines_of_their_integers(tmp_path: Path) -> None:
+    codes = replace(FC6, reduction="int8")
+    hits = {split: {FC6: HITS, codes: HITS} for split in ("validation", "test")}
+    values = {split: features(split, seed) for seed, split in enumerate(hits)}
+    found = made(write_run(tmp_path, "one", hits, features=values), "fc6/int8")
+    for split, seed in (("validation", 0), ("test", 1)):
+        own, labels = features(split, seed)["fc6@none"].astype(float), labels_of(split, CLASSES)
+        integers = np.rint(own / np.abs(own).max(1, keepdims=True) * 127)
+        lengths = np.sqrt((integers**2).sum(1))
+        rows, columns = np.triu_indices(len(labels), 1)
+        cosines = (integers @ integers.T)[rows, columns] / lengths[rows] / lengths[columns]
+        for row in found.thresholds:
+            accepted = (cosines >= row.similarity) & (labels[rows] != labels[columns])
+            assert (row.set_far if split == "validation" else row.far).accepted == accepted.sum()
+
+
 def test_bits_that_tie_above_the_rate_are_told(tmp_path: Path) -> None:
     found = bits_of(tmp_path, 0.001)
     assert (found.thresholds[0].similarity, found.thresholds[0].set_far.accepted) == (1, 0)
