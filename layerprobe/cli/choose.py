@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    order = "layers metric within export indexes device workers cache cluster full"
+    order = "layers metric within budget export indexes device workers cache cluster full"
     app.command()(with_options(choose, "model weights data settings seed run labels unseen", order))
 
 

@@ -212,6 +212,8 @@ class Choice:
         shares: candidate -> share of the resamples of classes that choose it, the largest first; without those that are
             never chosen.
         within_folds: whether scores on test are searched within each fold of the classes, but for `whole_gallery`.
+        budget: bytes an image that the selected layer takes at most; None for any number. An embedding of more is not
+            selected, whatever the advice.
         within: points of the metric that do not matter.
         units: what intervals resample: classes, or clusters of classes.
         notes: what the numbers are conditional on.
@@ -255,6 +257,7 @@ class Choice:
     optimism: float | None = None
     shares: Mapping[str, float]
     within_folds: bool
+    budget: int | None = None
     within: float = 1.0
     units: str = "classes"
     notes: tuple[str, ...] = field(default=())
@@ -267,6 +270,10 @@ class Choice:
     def settled(self) -> bool:
         """Whether the verdict is clear or settled."""
         return self.verdict != "open"
+
+    def is_over_budget(self, layer: SelectedLayer) -> bool:
+        """Whether a layer takes more bytes an image than the budget."""
+        return self.budget is not None and layer.bytes_per_image > self.budget
 
     def as_json(self) -> dict[str, Any]:
         """The fields, and the version of their form."""
@@ -321,6 +328,10 @@ def advice_text(choice: Choice) -> str:
         return f"Switch? No: {old}, the current embedding, is the preferred candidate."
     folded = " in fifths of the classes" * choice.within_folds
     points = f"{100 * gain.difference:+.1f} points of {metric}{folded}{_ends(gain)}"
+    if choice.is_over_budget(embedding.layer):
+        size = f"{choice.ship.bytes_per_image:,} bytes an image ({choice.budget:,} at most)"
+        over = f"{old}, which takes {embedding.layer.bytes_per_image:,}"
+        return f"Selected: {new}, {size}: {points} to {over} ({_measured(choice)})."
     if choice.advice in ("switch", "keep") and gain.holds_zero and choice.test_classes is not None:
         deciding = choice.test_classes - (choice.gain_classes or 0)
         probably = f"Probably, from {old} to {new}" if choice.advice == "switch" else f"Probably not, keep {old}"

@@ -91,6 +91,8 @@ def choose_candidates(
         notes += [] if folders is None else [folders]
     notes += [note for trainings in experiments.values() for note in _note_skipped(trainings)]
     candidates, unmeasured = candidates_of(experiments, request, folded=folded), list[str]()
+    if request.budget is not None:
+        candidates = _keep_within(candidates, request.budget, notes)
     if is_recall(request.metric):
         average_precisions = refits.measure_average_precisions(experiments, folded, unmeasured)
         candidates = replace(candidates, average_precisions=average_precisions)
@@ -108,6 +110,26 @@ def choose_candidates(
     if not request.indexes:
         return choice
     return replace(choice, indexes=measure_indexes(trainings[0].run, choice, request.indexes, device))
+
+
+def _keep_within(candidates: Candidates, budget: int, notes: list[str]) -> Candidates:
+    """The candidates of at most so many bytes an image; a note says how many take more.
+
+    Raises:
+        RecipeError: all take more.
+    """
+    sizes = [candidate.layer.bytes_per_image for candidate in candidates.competing]
+    if min(sizes) > budget:
+        message = f"budget {budget:,}: every candidate takes more bytes an image, {min(sizes):,} at least"
+        fix = (
+            f"Probe codes or maps, as in layerprobe probe --reduce layernorm+binary,l2+whiten:{max(1, budget)}:0.5+int8"
+        )
+        raise RecipeError(message, fix=fix)
+    competing = [x for x, size in zip(candidates.competing, sizes, strict=True) if size <= budget]
+    over = [x for x, size in zip(candidates.competing, sizes, strict=True) if size > budget]
+    if over:
+        notes.append(f"of more than {budget:,} bytes an image: {len(over):,} candidates, which are left out")
+    return replace(candidates, competing=competing, compared=[*candidates.compared, *over], budget=budget)
 
 
 def _count_labelled_classes(candidate_run: CandidateRun) -> int:

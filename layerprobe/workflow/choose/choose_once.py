@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -55,7 +55,9 @@ def choose_once(
         if not request.indexes and not _list_changes(previous, options, names, whitened):
             listener.say(f"{', '.join(previous.states)}: the stored choice, as what it rests on has not changed")
             return previous.choice
-    if further is None:
+    if further is None and request.budget is not None:
+        further = [ranked for run in runs for ranked in _measure_within_budget(run, request, listener)]
+    elif further is None:
         further = whitened_of(runs, request, listener)
     states = _read_states(runs, request.metric)
     choice = choose_runs(runs, request, listener, further)
@@ -120,7 +122,7 @@ def _find_whitened(run: Run, request: ChooseRequest, listener: Listener) -> list
     try:
         if split_to_choose_on(run, record, epochs) == _TEST and ranked:
             layers = ranked_unreduced(run, _TEST)
-            return whitened_layers(run, _TEST, layers, ranked[-1], cluster=request.cluster)
+            return whitened_layers(run, _TEST, layers, ranked[-1], cluster=request.cluster, budget=request.budget)
         reason = "none is ranked"
     except DataError as error:
         reason = str(error).rstrip(".")
@@ -156,15 +158,45 @@ def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listen
     )
     scores = probe(run, raw, listener)
     layers = list(dict.fromkeys(score.ranked for score in scores if score.value is not None))
-    fitted_on = FITTED_ON if FITTED_ON in record.manifests else split
     epoch = max((score.epoch for score in scores), default=0)
-    further = whitened_layers(run, fitted_on, layers, epoch, cluster=request.cluster)
+    further = _measure_whitened(run, split, layers, epoch, request, listener)
+    return run, choose_once([run], request, listener, further or None)
+
+
+def _measure_whitened(  # noqa: PLR0913 - the layers of a run, and how they are chosen
+    run: Run, split: str, layers: Sequence[RankedLayer], epoch: int, request: ChooseRequest, listener: Listener
+) -> list[RankedLayer]:
+    """Probe whitened layers by maps that are fitted on train.
+
+    Args:
+        split: that is chosen on.
+        layers: without a reduction.
+
+    Returns:
+        The layers instead, where there is no train to fit on: they are to be searched within folds.
+    """
+    fitted_on = FITTED_ON if FITTED_ON in run.read().manifests else split
+    further = whitened_layers(run, fitted_on, layers, epoch, cluster=request.cluster, budget=request.budget)
     if fitted_on != FITTED_ON:
-        return run, choose_once([run], request, listener, further)
+        return further
     for reduction in dict.fromkeys(ranked.reduction for ranked in further):
         expressions = tuple(str(ranked.layer) for ranked in further if ranked.reduction == reduction)
-        probe(run, replace(raw, layers=expressions, reduce=(reduction,)), listener)
-    return run, choose_once([run], request, listener)
+        by_map = ProbeRequest(
+            layers=expressions, epochs=str(epoch), device=request.device, reduce=(reduction,), ks=(1,)
+        )
+        probe(run, by_map, listener)
+    return []
+
+
+def _measure_within_budget(run: Run, request: ChooseRequest, listener: Listener) -> list[RankedLayer]:
+    """As `_measure_whitened`, of the layers of a run that are ranked at its last candidate epoch."""
+    record = run.read()
+    epochs = epochs_to_choose_among(run, record, request.epochs)
+    split = split_to_choose_on(run, record, epochs)
+    ranked = [epoch for epoch in run.ranked_epochs(split) if epoch in epochs]
+    if record.from_python or not ranked:
+        return []
+    return _measure_whitened(run, split, ranked_unreduced(run, split), ranked[-1], request, listener)
 
 
 def require_layers(record: RunRecord, candidates: Sequence[str]) -> None:

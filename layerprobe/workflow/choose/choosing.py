@@ -123,6 +123,7 @@ class Candidates:
         permuted: of a candidate, (1, U') its values on the test classes by a map that is fitted with permuted classes;
             None where they cannot be measured.
         labelled_classes: with which maps are fitted.
+        budget: bytes an image that competing candidates have at most; None for any number.
         metric: of the values.
     """
 
@@ -138,6 +139,7 @@ class Candidates:
     average_precisions: Callable[[Sequence[Candidate]], UnitSums | None] | None = None
     permuted: Callable[[Candidate], UnitSums | None] | None = None
     labelled_classes: int = 0
+    budget: int | None = None
     metric: str = "R@1"
 
     @cached_property
@@ -263,6 +265,7 @@ def choose_among(candidates: Candidates, notes: Sequence[str] = (), *, within: f
         classes_needed=judged.units_needed,
         shares={names[other]: float(shares[other]) for other in np.argsort(-shares, kind="stable") if shares[other]},
         within_folds=candidates.within_folds and candidates.split == "test",
+        budget=candidates.budget,
         within=within,
         units="classes" if candidates.cluster is None else "clusters",
         notes=tuple(dict.fromkeys(notes)),
@@ -311,7 +314,7 @@ def _score_on_test(choice: Choice, candidates: Candidates, eligible: Candidates,
     preferred_test = candidates.score(preferred, "test", values, crossed)
     selected, test = preferred, preferred_test
     choice = _compare_with_embedding(choice, candidates, preferred, values, seed)
-    if choice.embedding is not None:
+    if choice.embedding is not None and not choice.is_over_budget(choice.embedding.layer):
         is_cheaper = choice.preferred.bytes_per_image < choice.embedding.layer.bytes_per_image
         if choice.advice in ("keep", "unknown") or (choice.advice == "either" and not is_cheaper):
             selected, test = candidates.embeddings[preferred.run], choice.embedding.test

@@ -144,7 +144,9 @@ def open_features(
     last_layer = list(features.features)[-1]  # the embedding, with which the choice is compared
     layers = [layer for layer in features.features if layer in requested or layer == last_layer]
     raw = [RankedLayer(layer, NO_REDUCTION, SIMILARITY) for layer in layers]
-    whitened = whitened_layers(run, split if folded else FITTED_ON, raw, EPOCH, cluster=request.cluster)
+    whitened = whitened_layers(
+        run, split if folded else FITTED_ON, raw, EPOCH, cluster=request.cluster, budget=request.budget
+    )
     keys = [(EPOCH, ranked) for ranked in (raw if folded else [*raw, *whitened])]
 
     def read_values(part: str) -> StoredValues:

@@ -13,6 +13,7 @@ import torch
 
 from layerprobe.measure.choosing_folds import QueryValues
 from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.pca import MOST_DIMENSIONS
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.statistics.choice import folds_of_queries
 from layerprobe.statistics.units import UnitSums, mean_of, stack_means, unit_sums
@@ -38,8 +39,14 @@ from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
 
 
-def whitened_layers(
-    run: Run, split: str, layers: Sequence[RankedLayer], epoch: int, *, cluster: str | None = None
+def whitened_layers(  # noqa: PLR0913 - the layers of a run, and how they are brought to a size
+    run: Run,
+    split: str,
+    layers: Sequence[RankedLayer],
+    epoch: int,
+    *,
+    cluster: str | None = None,
+    budget: int | None = None,
 ) -> list[RankedLayer]:
     """The layers that half-whitening or learned whitening suits, whitened to as many dimensions as all its fits leave.
 
@@ -49,17 +56,53 @@ def whitened_layers(
         split: whose stored features are fitted on.
         layers: without a reduction.
         cluster: whose values the folds divide; None for the classes.
+        budget: bytes an image, to which layers are brought instead, by numbers of each kind; None for 128 and 64
+            dimensions.
     """
     record, cpu = run.read(), torch.device("cpu")
     units = whole_units(run, split, *run.feature_head(epoch, split).rows, cluster)
     folds = folds_of_queries(units, seed=int(record.seed))
     on_all = split_to_choose_on(run, record, record.epochs) != split
-    return [
+    whitened = [
         replace(ranked, reduction=fitted.name)
         for learned in (False, True)
         for ranked in layers
         for fitted in whitening_fits(run, epoch, split, ranked.layer, folds, cpu, learned=learned, on_all=on_all)
     ]
+    if budget is None:
+        return whitened
+    dims = run.feature_head(epoch, split).dims
+    within = [ranked for raw in layers for ranked in _within_budget(raw, dims[raw.layer], budget)]
+    for ranked in whitened:
+        within += _within_budget(ranked, dims[ranked.layer], budget)
+    return list(dict.fromkeys(within))
+
+
+def _within_budget(ranked: RankedLayer, dim: int, budget: int) -> list[RankedLayer]:
+    """A layer, raw or whitened, by numbers of each kind, of as many dimensions as a budget of bytes allows.
+
+    Args:
+        ranked: whitened to 128 dimensions, or to fewer, which is then the rank of what it is fitted on.
+        dim: of the layer.
+    """
+    chains = []
+    if ranked.reduction == NO_REDUCTION:
+        chains = [chain for chain in _CODES if parse_chain(chain).bytes_per_image(dim) <= budget]
+    else:
+        rank = parse_chain(ranked.reduction).dim(dim)
+        most = dim if rank >= min(MOST_DIMENSIONS, dim) else rank
+        map_of = "l2+lwhiten:{}:lw" if parse_chain(ranked.reduction).needs_labels else "l2+whiten:{}:0.5"
+        for bits, end in _ENDS.items():
+            if count := min(8 * budget // bits, most):
+                chains.append(f"{map_of.format(count)}+{end}")
+    return [
+        replace(ranked, reduction=chain, similarity=parse_chain(chain).similarity or ranked.similarity)
+        for chain in chains
+    ]
+
+
+_CODES = "l2+float16", "int8", "layernorm+binary"  # of a layer as it is
+_ENDS = {32: "l2", 16: "l2+float16", 8: "int8", 1: "binary"}  # bits of a number -> what makes it
 
 
 def ranked_unreduced(run: Run, split: str) -> list[RankedLayer]:

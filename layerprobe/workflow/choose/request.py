@@ -24,6 +24,7 @@ class ChooseRequest:
         layers: `LAYER[@pool][/reduction]` or globs; empty for all.
         indexes: kinds of indexes of the chosen layer that are compared with the exact search.
         cluster: whose values are the units of intervals and folds, as of `compare`; None for the classes.
+        budget: bytes an image at most; None for any number.
     """
 
     epochs: Annotated[str, Flag("Candidate epochs; all: every probed one.", metavar="all|last|0,5")] = "all"
@@ -44,6 +45,9 @@ class ChooseRequest:
         ),
     ] = ()
     cluster: Cluster = None
+    budget: Annotated[
+        int | None, Flag("Bytes an image at most; smaller maps and codes are tried, too.", metavar="BYTES")
+    ] = None
 
     def __post_init__(self) -> None:
         from layerprobe.workflow.run.metric_values import require_mean_over_queries  # it imports numpy and h5py
@@ -51,6 +55,8 @@ class ChooseRequest:
         if not 0 <= self.within <= 100:
             message = f"within {self.within:g}: not a number of points from 0 to 100"
             raise RecipeError(message, fix=f"Leave it out for {WITHIN:g}")
+        if self.budget is not None and self.budget < 1:
+            raise RecipeError(f"budget {self.budget}: not a number of bytes", fix="Give at least 1, such as 128")
         require_mean_over_queries(self.metric)
         require_epochs(self.epochs, ("all", "last"))
         require_device_name(self.device)

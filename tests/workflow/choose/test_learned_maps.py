@@ -28,7 +28,8 @@ def noisy(seed: int = 0, *, spread: float = 6.0) -> Array:
 
 
 def unit(rows: Array) -> Array:
-    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    lengths: Array = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / lengths)
 
 
 def hits(rows: Array, labels: Array) -> Array:
