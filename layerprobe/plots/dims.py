@@ -1,4 +1,7 @@
-"""Recall of layers reduced to equal dimensions, by reduction (Zhai & Wu 2019, Fig. 2, has it by dimension)."""
+"""Recall of layers reduced to equal dimensions, by reduction (Zhai & Wu 2019, Fig. 2, has it by dimension).
+
+By bytes: the best of all layers and reductions in at most so many bytes, for each type of number.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.drawn_scores import merge_lines
+from layerprobe.plots.drawn_scores import merge_lines, shared_then_single
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.plots.selected import Star, add_selected, fold_lines, selected_at, stars_on
 from layerprobe.system.wording import visible
-from layerprobe.values.facts import DataFacts, epoch_text, run_lines
+from layerprobe.values.facts import DataFacts, chosen_on_text, epoch_text, run_lines
 from layerprobe.values.intervals import ShownKind
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, spoken_reduction
 from layerprobe.values.scores import note_text, shared_notes
@@ -34,6 +37,7 @@ _BETWEEN = 0.06  # inches between the numbers at two ticks
 MANY = 3  # with at least so many equal dimensions, lines are drawn over them
 # Okabe and Ito's, distinct for every kind of colour blindness; the markers tell them apart without colour.
 _COLOURS = (("#0072b2", "s"), ("#d55e00", "^"), ("#009e73", "v"), ("#cc79a7", "P"), ("#e69f00", "X"), ("#56b4e9", "<"))
+_TYPES = {"float32": "float32", "float16": "float16", "int8": "int8", "bit": "bits"}
 _UNREDUCED_STYLE = fig.Style(to_rgb("0.35"), "o")
 
 
@@ -69,18 +73,104 @@ def draw(
     return draw_panels(reductions, names, notes, data or {}, selected)
 
 
+def draw_by_bytes(
+    reductions: Sequence[Reductions],
+    *,
+    data: Mapping[str, DataFacts] | None = None,
+    selected: Mapping[str, Selected] | None = None,
+) -> Figure:
+    """Draw a panel for each run: steps for each type of number, by the size of an image's vector.
+
+    A step is the best of all candidates of at most so many bytes, not of exactly so many: what a limit on memory buys.
+    It is chosen on the split that `Reductions.chosen_on` says, and drawn with its value on the split that is shown,
+    where a later step may be lower. Zhai & Wu 2019, section 6.6, compare 2,048 bits with 64 floats so, of equal size.
+
+    Args:
+        reductions: values of one run by type of number, then by size.
+        selected: run -> the selected candidate, whose size is known: a star.
+    """
+    selected = {run: candidate for run, candidate in (selected or {}).items() if candidate.size is not None}
+    kind = ShownKind.of(sized.score.kind for sized in _values(reductions) if sized.score.interval)
+    stars = stars_on(
+        {i: (of_run.run, of_run.epoch) for i, of_run in enumerate(reductions)}, selected, lambda _, one, __: one.size
+    )
+    notes = run_lines(data or {}, {of_run.split for of_run in reductions})
+    notes += merge_lines({of_run.run: [_steps_line(of_run), *of_run.notes] for of_run in reductions})
+    notes += kind.lines("Bars") if kind.kind is not None else []
+    notes += merge_lines({of_run.run: _remarks_on_best(of_run) for of_run in reductions})
+    notes += fold_lines(star.selected for star in stars.values())
+    sizes = sorted({*(x.size or 1 for x in _values(reductions)), *(star.selected.size or 1 for star in stars.values())})
+    margin = max(sizes[-1] / sizes[0], 2) ** 0.04
+    ends = sizes[0] / margin, sizes[-1] * margin
+    powers = [2**power for power in range(sizes[-1].bit_length() + 1) if ends[0] <= 2**power <= ends[1]]
+    right = fig.width_of([f"{name} 100.0 %" for name in _TYPES.values()]) + 0.25
+    width = _FIGURE - _LEFT - right
+    layout = fig.PanelLayout(width, _LAYER_HEIGHT, right, below=0.6 + fig.KEY_ROW * bool(stars), columns=2, notes=notes)
+    figure, all_axes = fig.make_panels([_run_and_epoch(of_run, data or {}) for of_run in reductions], layout)
+    y_limits = _y_limits(reductions, stars.values())
+    for i, (axes, of_run) in enumerate(zip(all_axes, reductions, strict=True)):
+        _set_y_axis(axes, of_run, y_limits)
+        _set_log_axis(axes, powers or sizes, ends, width)
+        axes.set_xlabel("bytes an image", fontsize=fig.FONT + 1)
+        fig.label_right(axes, _draw_steps(axes, of_run, ends[1], bars=kind.kind is not None))
+        if i in stars:
+            stars[i].draw(axes)
+            fig.add_legend(axes, [stars[i].kind])
+    return figure
+
+
+def _steps_line(reductions: Reductions) -> str:
+    where = (
+        f"chosen on {chosen_on_text(reductions.chosen_on)}" if reductions.chosen_on else f"best on {reductions.split}"
+    )
+    return f"Steps: the best layer and post-processing of at most so many bytes, {where}"
+
+
+def _remarks_on_best(reductions: Reductions) -> list[str]:
+    return shared_then_single([(str(x.score.ranked), x.score.remarks) for x in reductions.values])
+
+
+def _draw_steps(axes: Axes, reductions: Reductions, end: float, *, bars: bool) -> list[fig.Label]:
+    """Draw the steps of each type of number up to the end of the axis, and return their labels."""
+    labels = []
+    for (number, name), (colour, marker) in zip(_TYPES.items(), _COLOURS, strict=False):
+        values = [sized for sized in reductions.values if sized.number == number]
+        if not values:
+            continue
+        style, sizes, heights = (
+            fig.Style(to_rgb(colour), marker),
+            [x.size or 1 for x in values],
+            [x.percent for x in values],
+        )
+        (steps,) = axes.plot([*sizes, end], [*heights, heights[-1]], color=colour, drawstyle="steps-post")
+        steps.set(linewidth=1.2, alpha=0.7, zorder=2, label=f"_steps of {name}")
+        (marks,) = axes.plot(sizes, heights, color=colour, label=name)
+        marks.set(marker=marker, markersize=4.5, linestyle="none", zorder=3, clip_on=False)
+        intervals = {x.size or 1: x.score.interval.percent for x in values if bars and x.score.interval}
+        if intervals:
+            lines = axes.vlines(list(intervals), *zip(*intervals.values(), strict=True))
+            lines.set(color=colour, linewidth=1.6, alpha=0.3, zorder=1.5, label=f"_interval of {name}")
+        labels.append(fig.Label(f"{name} {heights[-1]:.1f} %", end, heights[-1], style.text))
+    return labels
+
+
 def table(reductions: Iterable[Reductions], selected: Mapping[str, Selected] | None = None) -> str:
-    """The numbers drawn as CSV, with the split on which the best post-processing of a layer was chosen."""
+    """The numbers drawn as CSV, with the split on which the best post-processing of a layer was chosen.
+
+    Where sizes are known, the types of the numbers and the bytes of a vector stand before the numbers.
+    """
     reductions = list(reductions)
     metric = reductions[0].values[0].score.metric
-    numbers = ["dimensions", metric, "low", "high", "n", "best post-processing, chosen on", "note"]
+    with_size = any(sized.size is not None for sized in _values(reductions))
+    best = "best of at most so many bytes, chosen on" if with_size else "best post-processing, chosen on"
+    numbers = [*["numbers", "bytes"] * with_size, "dimensions", metric, "low", "high", "n", best, "note"]
     rows: list[list[object]] = [[*_KEY, *numbers]]
     for of_run in reductions:
         candidate = (selected or {}).get(of_run.run)
         for sized in _add_selected(of_run, candidate):
             s = sized.score
             chosen = of_run.chosen_on if sized.chosen else None
-            key = [s.run, s.epoch, s.split, *s.ranked.as_columns().values()]
+            key = [s.run, s.epoch, s.split, *s.ranked.as_columns().values(), *[sized.number, sized.size] * with_size]
             rows.append([*key, sized.dim, s.value, s.low, s.high, s.n, chosen, note_text(s.all_notes)])
     return csv_text(rows)
 
@@ -95,7 +185,8 @@ def _add_selected(reductions: Reductions, selected: Selected | None) -> list[Siz
         return list(reductions.values)
     by_score = {sized.score: sized for sized in reductions.values}
     scores = add_selected(list(by_score), [selected])
-    drawn_values = [*by_score.values(), Sized(selected.score, selected.dim, False)][: len(scores)]
+    candidate = Sized(selected.score, selected.dim, False, number=selected.number, size=selected.size)
+    drawn_values = [*by_score.values(), candidate][: len(scores)]
     return [replace(sized, score=score) for sized, score in zip(drawn_values, scores, strict=True)]
 
 
@@ -323,12 +414,8 @@ def _draw_by_size(
     figure, all_axes = fig.make_panels(titles, layout)
     y_limits = _y_limits(reductions, stars.values())
     for i, (axes, (of_run, reducer), panel_labels) in enumerate(zip(all_axes, cells, labels, strict=True)):
-        axes.set_xscale("log", base=2)
-        axes.set_xlim(ends)
         _set_y_axis(axes, of_run, y_limits)
-        axes.xaxis.set_major_locator(FixedLocator(_ticks(dims, ends, width)))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        _set_log_axis(axes, dims, ends, width)
         axes.set_xlabel("bits" if reducer.similarity == "hamming" else "dimensions", fontsize=fig.FONT + 1)
         for text, reduced in lines[i].items():
             _draw_layer(axes, reduced, _unreduced_value(of_run, reduced[0].score.ranked.layer), styles[text], text)
@@ -337,6 +424,15 @@ def _draw_by_size(
             stars[i].draw(axes)
             fig.add_legend(axes, [stars[i].kind])
     return figure
+
+
+def _set_log_axis(axes: Axes, places: Sequence[int], ends: tuple[float, float], width: float) -> None:
+    """An x axis in powers of two, with ticks at as many of the places as there is room for."""
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(ends)
+    axes.xaxis.set_major_locator(FixedLocator(_ticks(places, ends, width)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
 def _label(text: str, last: Sized, style: fig.Style) -> fig.Label:
@@ -452,7 +548,12 @@ def reducer_styles(names: Mapping[Reducer, str]) -> dict[Reducer, fig.Style]:
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
-    """Draw the layers at equal dimensions, or the requested ones."""
+    """Draw the layers at equal dimensions, or the requested ones; by bytes, the best of all in each size."""
+    if options.by is not None:
+        best = source.best_of_sizes(options)
+        candidates = selected_at(source.selected(), options.epoch) if options.layers is None else {}
+        figure = draw_by_bytes(best, data=source.data(of_run.run for of_run in best), selected=candidates)
+        return Drawing(figure, table(best, candidates))
     reductions = source.reductions(options)
     layers = {(of_run.run, sized.score.ranked.layer) for of_run in reductions for sized in of_run.values}
     selected = selected_at(source.selected(), options.epoch)
@@ -461,4 +562,4 @@ def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     return Drawing(figure, table(reductions, selected))
 
 
-PLOT = Plot(plot, ("layers", "epoch", "metric"))
+PLOT = Plot(plot, ("layers", "epoch", "metric", "by"))

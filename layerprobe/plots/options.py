@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from layerprobe.system.errors import UnknownNameError
 from layerprobe.system.options import Flag, split_names
 
-Option = Literal["layers", "epoch", "metric", "query", "where", "queries", "key"]  # the fields of PlotOptions
+BY_BYTES = "bytes"
+
+Option = Literal["layers", "epoch", "metric", "query", "where", "queries", "key", "by"]  # the fields of PlotOptions
 
 
 @dataclass(frozen=True)
@@ -39,3 +42,10 @@ class PlotOptions:
     key: Annotated[
         str | None, Flag("Key of the recipe on the x axis: net.fc (over-key only).", metavar="SECTION.KEY")
     ] = None
+    by: Annotated[str | None, Flag("bytes: recall by the size of an image's vector (dims only).", metavar="bytes")] = (
+        None
+    )
+
+    def __post_init__(self) -> None:
+        if self.by not in (None, BY_BYTES):
+            raise UnknownNameError("axis", self.by, [BY_BYTES])

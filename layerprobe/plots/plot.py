@@ -73,6 +73,9 @@ class PlotSource(Protocol):
     def reductions(self, options: PlotOptions) -> Sequence[Reductions]:
         """Recall@1 at equal dimensions."""
 
+    def best_of_sizes(self, options: PlotOptions) -> Sequence[Reductions]:
+        """Recall@1 of the best layers and reductions in at most so many bytes, by type of number."""
+
     def over_key(self, options: PlotOptions) -> OverTrainings:
         """A metric, or the training loss, over a key of the recipe."""
 

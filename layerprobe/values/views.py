@@ -205,12 +205,16 @@ class Sized:
         dim: numbers, or bits, of each image; None if unknown.
         equal: whether its reduction gives every layer that many.
         chosen: whether its reduction, possibly none, is the layer's best post-processing.
+        number: the type of its numbers: float32, float16, int8 or bit; empty where that does not matter.
+        size: of an image's vector in bytes; None likewise.
     """
 
     score: Score
     dim: int | None
     equal: bool
     chosen: bool = False
+    number: str = ""
+    size: int | None = None
 
     @property
     def percent(self) -> float:
@@ -257,6 +261,8 @@ class Selected:
         dim: numbers, or bits, of an image's vector.
         within_folds: whether the score is of fifths of the classes, each searched in itself; else of the whole gallery.
         embedding: score of the current embedding by the same search, where that is not of the whole gallery.
+        number: the type of its numbers, as in `Sized`.
+        size: of an image's vector in bytes; None if unknown.
     """
 
     name: str
@@ -264,6 +270,8 @@ class Selected:
     dim: int
     within_folds: bool = False
     embedding: Score | None = None
+    number: str = ""
+    size: int | None = None
 
 
 @dataclass(frozen=True)

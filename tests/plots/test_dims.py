@@ -9,12 +9,12 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from layerprobe.plots.dims import Reducer, draw, reducer_names, reducer_of, reducer_styles, table
+from layerprobe.plots.dims import Reducer, draw, draw_by_bytes, reducer_names, reducer_of, reducer_styles, table
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Interval
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
-from layerprobe.values.views import Reductions, Sized
+from layerprobe.values.views import Reductions, Selected, Sized
 from tests.scores import CLUSTERS, with_layer
 
 RANDOM = "random:64x5+l2"
@@ -294,3 +294,67 @@ def test_layers_as_they_are_come_first_and_are_grey_and_all_have_another_look() 
     styles = list(reducer_styles(names).values())
     assert len({style.marker for style in styles}) == len({style.colour for style in styles}) == 4
     assert len(set(styles[0].colour)) == 1
+
+
+def of_size(number: str, size: int, value: float, reduction: str = "l2") -> Sized:
+    return replace(sized("fc6", reduction, value, 64, chosen=True), number=number, size=size)
+
+
+BY_BYTES = reductions(
+    of_size("float32", 64, 0.6), of_size("float32", 256, 0.8), of_size("int8", 16, 0.61, "l2+int8"),
+    of_size("bit", 8, 0.5, "l2+binary"), of_size("bit", 256, 0.79, "l2+binary"),
+)  # fmt: skip
+
+
+def test_each_type_of_number_has_steps_over_the_bytes() -> None:
+    figure = draw_by_bytes([BY_BYTES])
+    (axes,) = figure.axes
+    found = {str(line.get_label()): np.asarray(line.get_xydata()).tolist() for line in axes.lines}
+    assert found["float32"] == [[64, 60], [256, 80]]
+    assert found["int8"] == [[16, 61]]
+    assert found["bits"] == [[8, 50], [256, 79]]
+    # the last step goes on to the end of the axis
+    end = axes.get_xlim()[1]
+    assert found["_steps of int8"] == [[16, 61], [end, 61]]
+    assert {line.get_drawstyle() for line in axes.lines if str(line.get_label()).startswith("_steps")} == {"steps-post"}
+    assert [text.get_text() for text in axes.texts] == ["float32 80.0 %", "int8 61.0 %", "bits 79.0 %"]
+    assert (axes.get_xscale(), axes.get_xlabel()) == ("log", "bytes an image")
+    assert axes.get_xticks().tolist() == [8, 16, 32, 64, 128, 256]
+    assert {str(bars.get_label()) for bars in axes.collections} >= {"_interval of float32", "_interval of bits"}
+
+
+def test_the_caption_says_on_what_the_best_are_chosen() -> None:
+    said = "Steps: the best layer and post-processing of at most so many bytes, {}"
+    for split, text in (
+        ("validation", "chosen on validation"),
+        ("train", "chosen on choosing classes"),
+        (None, "best on test"),
+    ):
+        lines_below = " ".join(caption(draw_by_bytes([replace(BY_BYTES, chosen_on=split)])))
+        assert said.format(text) in lines_below
+
+
+def test_the_selected_candidate_is_a_star_at_its_bytes() -> None:
+    one = BY_BYTES.values[0].score
+    selected = Selected("fc6, l2", replace(one, value=0.7), 64, number="float16", size=128)
+    (axes,) = draw_by_bytes([BY_BYTES], selected={"netA": selected}).axes
+    (star,) = [line for line in axes.lines if line.get_marker() == "*"]
+    assert np.asarray(star.get_xydata()).tolist() == [[128, 70]]
+    (without,) = draw_by_bytes([BY_BYTES], selected={"netA": replace(selected, size=None)}).axes
+    assert not [line for line in without.lines if line.get_marker() == "*"]
+
+
+def test_one_size_alone_is_drawn() -> None:
+    (axes,) = draw_by_bytes([reductions(of_size("float32", 100, 0.6))]).axes
+    low, high = axes.get_xlim()
+    assert low < 100 < high
+    assert axes.get_xticks().tolist() == [100]
+
+
+def test_the_table_by_bytes_has_sizes_and_the_split_of_the_choice() -> None:
+    selected = Selected("fc6", replace(BY_BYTES.values[0].score, value=0.7, epoch=3), 64, number="float16", size=128)
+    first, *_, last = csv.DictReader(table([BY_BYTES], {"netA": selected}).splitlines())
+    assert (first["numbers"], first["bytes"], first["dimensions"], first["R@1"]) == ("float32", "64", "64", "0.6")
+    assert first["best of at most so many bytes, chosen on"] == "validation"
+    assert (last["numbers"], last["bytes"], last["note"]) == ("float16", "128", "selected by layerprobe choose")
+    assert last["best of at most so many bytes, chosen on"] == ""

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from layerprobe.plots.dims import MANY
-from layerprobe.plots.drawn_scores import match_layers, metric_of
+from layerprobe.plots.drawn_scores import match_layers, metric_of, resolve_epoch, scores_of_layers
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.plots.selected import selected_at
-from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.reductions.chain import equal_dim_of, parse_chain
+from layerprobe.reductions.reduction import BITS, NotApplicableError
 from layerprobe.summary.reduced import best_reductions
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, headline_layers, members_of
@@ -22,6 +22,7 @@ from layerprobe.workflow.summary.reduced import post_processing_split, processin
 
 _SHOWN = ("test", "validation", "train")  # the first measured at an equal dimension is shown
 _NO_BEST = "no best post-processing"
+_BEST_ON_TEST = "the best on test, chosen by looking at it"
 
 
 def stored_reductions(
@@ -82,16 +83,85 @@ def _reductions_of_selected(
     return Reductions(score.run, score.epoch, score.split, (*raw, Sized(score, selected.dim, True)))
 
 
-def _selection_split(run: Run, values: Sequence[Score]) -> tuple[str | None, str]:
-    """The split on which the best post-processing is chosen, None if none can be; and why, or a caveat, if any."""
+def best_of_sizes(runs: Sequence[Run], scores: Sequence[Score], options: PlotOptions) -> list[Reductions]:
+    """The best layers and reductions of runs in at most so many bytes, by type of number, at the last epoch.
+
+    They are chosen on the split that `choose` may take; where only test remains, they are the best on test.
+    """
+    runs_by_name, merged = {run.name: run for run in runs}, over_seeds(scores)
+    reductions = []
+    for name, members in trainings(scores).items():
+        run = runs_by_name[members[0]]
+        of_run = [score for score in merged if score.run == name and score.metric == metric_of(merged)]
+        epoch = resolve_epoch(of_run, options.epoch)
+        at_epoch = [score for score in scores_of_layers(of_run, options.layers) if score.epoch == epoch]
+        chosen_on, note = _selection_split(run, at_epoch, without=_BEST_ON_TEST)
+        of_sizes = best_of_each_size(at_epoch, _stored_dims(run, epoch, at_epoch), chosen_on)
+        if not of_sizes.values:
+            message = f"no layer of epoch {epoch} is measured with a size that is known"
+            raise DataError(message, file=run.folder, fix=f"Run {run.command('probe', '--epochs', str(epoch))}")
+        reductions.append(replace(of_sizes, notes=(note,) * bool(note)))
+    return reductions
+
+
+def best_of_each_size(scores: Sequence[Score], dims: Mapping[LayerKey, int], selection_split: str | None) -> Reductions:
+    """The best candidates of an epoch in at most so many bytes, by type of number and ascending size.
+
+    A candidate is one of them if none of its type that is as small is as good on the split that is chosen on. Means
+    over random draws are skipped: they cannot be used.
+
+    Args:
+        scores: of one run, epoch and metric, on all splits; at least one.
+        dims: layer -> its number of dimensions without reduction, where known.
+        selection_split: on which they are chosen; None for the split that is shown.
+    """
+    split = next(split for split in _SHOWN if any(score.split == split for score in scores))
+    recalls = {score.ranked: score.value for score in scores if score.split == (selection_split or split)}
+    candidates = [
+        replace(sized, score=score)
+        for score in scores
+        if score.split == split and score.value is not None and (sized := _sized(score, dims))
+    ]
+    values: list[Sized] = []
+    for number in BITS:
+        best = -1.0
+        of_number = [sized for sized in candidates if sized.number == number]
+        for sized in sorted(of_number, key=lambda x: (x.size or 0, -(recalls.get(x.score.ranked) or 0.0))):
+            recall = recalls.get(sized.score.ranked)
+            if recall is not None and recall > best:
+                best = recall
+                values.append(sized)
+    return Reductions(scores[0].run, scores[0].epoch, split, tuple(values), selection_split)
+
+
+def _sized(score: Score, dims: Mapping[LayerKey, int]) -> Sized | None:
+    """A score with the size of its vectors; None where that is not known, and for a mean over draws."""
+    raw_dim = dims.get(score.ranked.layer)
+    try:
+        chain = parse_chain(score.ranked.reduction)
+        dim = equal_dim_of(score.ranked.reduction) if raw_dim is None else chain.dim(raw_dim)
+    except LayerprobeError:  # registered by another version
+        return None
+    if dim is None or len(chain.members()) > 1:
+        return None
+    return Sized(score, dim, False, True, chain.number, chain.bytes_per_image(dim))
+
+
+def _selection_split(run: Run, values: Sequence[Score], *, without: str = _NO_BEST) -> tuple[str | None, str]:
+    """The split on which the best is chosen, None if none can be; and why, or a caveat, if any.
+
+    Args:
+        without: what it says where none can be.
+    """
     try:
         split, note = post_processing_split(run, values[0].epoch)
     except DataError as error:  # without a record the values can still be shown
-        return None, f"{_NO_BEST}: {error.message}"
+        return None, f"{without}: {error.message}"
     if split is None:  # why, and what to do, takes half a page
-        return None, f"{_NO_BEST}: only test is left to choose it on; {run.command('summary')} says more"
-    if not any(score.split == split and score.ranked.reduction != NO_REDUCTION for score in values):
-        return None, f"{_NO_BEST}: {unmeasured_text(run, split)}"
+        return None, f"{without}: only test is left to choose it on; {run.command('summary')} says more"
+    reduced = [score for score in values if score.ranked.reduction != NO_REDUCTION]
+    if reduced and not any(score.split == split for score in reduced):
+        return None, f"{without}: {unmeasured_text(run, split)}"
     return split, note
 
 

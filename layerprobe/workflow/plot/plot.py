@@ -14,6 +14,7 @@ from layerprobe.plots.drawn_scores import metric_of, scores_of_layers, scores_un
 from layerprobe.plots.figure import FORMATS, add_note, encode_figure
 from layerprobe.plots.plot import LOSS, Drawing, Plot, PlotOptions, ReadImage
 from layerprobe.plots.selected import selected_text
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.layers import NO_POOL, RankedLayer, spoken_name
@@ -38,7 +39,7 @@ from layerprobe.values.views import (
     Reductions,
     Selected,
 )
-from layerprobe.workflow.plot.dims import stored_reductions
+from layerprobe.workflow.plot.dims import best_of_sizes, stored_reductions
 from layerprobe.workflow.plot.feature_views import (
     LayerSelection,
     ReadFeatures,
@@ -95,18 +96,20 @@ def stored_selected(name: str, runs: Sequence[Run], scores: Sequence[Score]) -> 
         > 1
     )
     layer_text, dim = spoken_name(ranked, pool=has_several_pools), choice.ship.dim
+    number, size = parse_chain(ranked.reduction).number, choice.ship.bytes_per_image
     for split in ("test", choice.chosen.split):
         for score in scores:
             key = (score.run, score.epoch, score.split, score.ranked, score.metric)
             if key == (name, epoch, split, ranked, metric) and score.value is not None:
-                return Selected(layer_text, score, dim)
+                return Selected(layer_text, score, dim, number=number, size=size)
     # Without such a score, the score of the choice is shown, if the choice is of exactly these trainings.
     of_choice = choice.test or choice.chosen
     if of_choice.metric != metric or set(first_stored.states) != {run.name for run in runs}:
         return None
     is_within_folds = choice.test is not None and choice.within_folds
     embedding = choice.embedding.test if choice.embedding is not None and is_within_folds else None
-    return Selected(layer_text, replace(of_choice, run=name), dim, is_within_folds, embedding)
+    score = replace(of_choice, run=name)
+    return Selected(layer_text, score, dim, is_within_folds, embedding, number, size)
 
 
 def add_selected(
@@ -264,6 +267,10 @@ class StoredRuns:
     def reductions(self, options: PlotOptions) -> Sequence[Reductions]:
         """The layers of each run at equal dimensions."""
         return stored_reductions(self.runs, self.scores_of_runs, options, self.embeddings(), self.selected())
+
+    def best_of_sizes(self, options: PlotOptions) -> Sequence[Reductions]:
+        """The best layers and reductions of each run in at most so many bytes, by type of number."""
+        return best_of_sizes(self.runs, self.scores_of_runs, options)
 
     def over_key(self, options: PlotOptions) -> OverTrainings:
         """A metric, or the training loss, over a key of the recipe."""

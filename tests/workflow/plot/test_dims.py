@@ -9,11 +9,17 @@ import pytest
 
 from layerprobe import store
 from layerprobe.plots.plot import PlotOptions
-from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.values.views import Reductions
-from layerprobe.workflow.plot.dims import at_equal_dimensions, reductions_of, stored_reductions
+from layerprobe.workflow.plot.dims import (
+    at_equal_dimensions,
+    best_of_each_size,
+    best_of_sizes,
+    reductions_of,
+    stored_reductions,
+)
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.summary.summary import stored_summary
 from tests.records import recorded
@@ -179,3 +185,77 @@ def test_trainings_of_one_experiment_are_one(tmp_path: Path) -> None:
     (found,) = stored_reductions([Run(tmp_path / f"net{i}") for i in range(2)], scores, PlotOptions(), {})
     assert found.run == "net* (2 seeds)"
     assert [s.score.value for s in found.values] == pytest.approx([5 / 24, 5 / 24])
+
+
+def sizes(found: Reductions) -> list[tuple[str, int | None, str, float | None]]:
+    return [(x.number, x.size, str(x.score.ranked), x.score.value) for x in found.values]
+
+
+def test_the_best_of_each_size_is_chosen_on_validation_and_shown_on_test() -> None:
+    # reduction: recall on validation and on test; fc6 has 64 numbers
+    values = {
+        "none": (0.6, 0.7), PCA: (0.5, 0.4), WHITE: (0.4, 0.9), "l2+pca:16": (0.45, 0.95), "l2+pca:32": (0.55, 0.3),
+        "l2+float16": (0.6, 0.6), "int8": (0.65, 0.6), "l2+pca:8+binary": (0.2, 0.1), "l2+pca:9+binary": (0.1, 0.8),
+        RANDOM: (0.99, 0.99),
+    }  # fmt: skip
+    scores = [
+        score(FC6, name, value, split)
+        for name, two in values.items()
+        for split, value in zip(("validation", "test"), two, strict=True)
+    ]
+    found = best_of_each_size(scores, {FC6.layer: 64}, "validation")
+    # of 32 bytes PCA; what is larger and not better on validation is no step: 16 numbers, 9 bits in 2 bytes
+    assert sizes(found) == [
+        ("float32", 32, f"fc6/{PCA}", 0.4), ("float32", 128, "fc6/l2+pca:32", 0.3), ("float32", 256, "fc6", 0.7),
+        ("float16", 128, "fc6/l2+float16", 0.6), ("int8", 64, "fc6/int8", 0.6), ("bit", 1, "fc6/l2+pca:8+binary", 0.1),
+    ]  # fmt: skip
+    assert (found.split, found.chosen_on) == ("test", "validation")
+    assert sizes(best_of_each_size(scores, {FC6.layer: 64}, None))[:2] == [
+        ("float32", 32, f"fc6/{WHITE}", 0.9), ("float32", 64, "fc6/l2+pca:16", 0.95),
+    ]  # fmt: skip
+
+
+def test_candidates_without_a_known_size_or_a_value_take_no_part() -> None:
+    scores = [score(FC6, "none", 0.9), score(FC6, PCA, 0.5), replace(score(FC6, "l2+pca:4", 0.5), value=None)]
+    assert sizes(best_of_each_size(scores, {}, None)) == [("float32", 32, f"fc6/{PCA}", 0.5)]
+
+
+def test_of_equals_the_smaller_and_then_the_earlier_is_the_best() -> None:
+    scores = [score(layer, PCA, 0.5) for layer in (POOL5, FC6)] + [score(FC6, "l2+pca:9", 0.5)]
+    assert sizes(best_of_each_size(scores, {}, None)) == [("float32", 32, f"pool5@max/{PCA}", 0.5)]
+
+
+def test_what_only_test_can_choose_is_called_the_best_on_test(tmp_path: Path) -> None:
+    run = probed(tmp_path, {"test": {FC6: 5, reduced(FC6, PCA): 7}}, manifests={"test": "t"})
+    (found,) = best_of_sizes([run], run.scores(), PlotOptions(by="bytes"))
+    assert sizes(found) == [("float32", 32, f"fc6/{PCA}", 7 / 24)]
+    assert found.chosen_on is None
+    assert found.notes == (
+        "the best on test, chosen by looking at it: only test is left to choose it on;"
+        f" {run.command('summary')} says more",
+    )
+
+
+def test_by_bytes_the_best_are_chosen_on_validation(tmp_path: Path) -> None:
+    hits = {reduced(FC6, PCA): 7, reduced(FC6, WHITE): 6}
+    test = {reduced(FC6, PCA): 3, reduced(FC6, WHITE): 9}
+    run = probed(tmp_path, {"validation": hits, "test": test}, manifests={"validation": "v", "test": "t"})
+    (found,) = best_of_sizes([run], run.scores(), PlotOptions(by="bytes"))
+    assert (sizes(found), found.chosen_on, found.notes) == (
+        [("float32", 32, f"fc6/{PCA}", 3 / 24)], "validation", (),
+    )  # fmt: skip
+    (found,) = best_of_sizes([run], run.scores(), PlotOptions((f"fc6/{WHITE}",), by="bytes"))
+    assert sizes(found) == [("float32", 32, f"fc6/{WHITE}", 9 / 24)]
+
+
+def test_layers_of_no_known_size_have_the_command(tmp_path: Path) -> None:
+    run = probed(tmp_path, {"test": {FC6: 5}})
+    with pytest.raises(
+        DataError, match="no layer of epoch 5 is measured with a size that is known. Run layerprobe probe"
+    ):
+        best_of_sizes([run], run.scores(), PlotOptions(by="bytes"))
+
+
+def test_another_axis_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="unknown axis 'bits'. Did you mean 'bytes'"):
+        PlotOptions(by="bits")
