@@ -49,7 +49,7 @@ class FeatureAgreement:
     Args:
         difference: the largest of any number; of float16, int8 and bits the share of those that differ.
         cosine: the least; None of float16, int8 and bits.
-        compared: neighbours, or numbers or bits, that had to be the same.
+        compared: neighbours or bits that had to be the same, or float16 or int8 numbers.
     """
 
     difference: float
@@ -85,7 +85,7 @@ def _compare_bits(name: str, codes: Array, bits: Array, numbers: Array) -> Featu
 
 
 def _compare_rounded(name: str, codes: Array, expected: Array, numbers: Array) -> FeatureAgreement:
-    """Check that each number is that of an interval around the expected one before it was rounded."""
+    """Check that each number is one that a number near the expected one is rounded to."""
     largest = np.abs(numbers).max(1, keepdims=True)
     if codes.dtype == np.int8:
         numbers, largest = numbers / np.where(largest == 0, 1, largest) * 127, np.where(largest == 0, 0, 127)
@@ -95,7 +95,7 @@ def _compare_rounded(name: str, codes: Array, expected: Array, numbers: Array) -
     )
     if wrong := int((~((low <= codes) & (codes <= high))).sum()):  # NaN, too
         raise NumericError(f"{name} gives {wrong:,} of {codes.size:,} numbers that rounding does not explain")
-    return FeatureAgreement(float((codes != expected).mean()), None, int((low == high).sum()))
+    return FeatureAgreement(float((codes != expected).mean()), None, codes.size)
 
 
 def _compare_vectors(name: str, features: Array, expected: CheckSamples) -> FeatureAgreement:

@@ -87,12 +87,13 @@ def draw_by_bytes(
 
     Args:
         reductions: values of one run by type of number, then by size.
-        selected: run -> the selected candidate, whose size is known: a star.
+        selected: run -> the selected candidate: a star, where its size is known.
     """
-    selected = {run: candidate for run, candidate in (selected or {}).items() if candidate.size is not None}
     kind = ShownKind.of(sized.score.kind for sized in _values(reductions) if sized.score.interval)
     stars = stars_on(
-        {i: (of_run.run, of_run.epoch) for i, of_run in enumerate(reductions)}, selected, lambda _, one, __: one.size
+        {i: (of_run.run, of_run.epoch) for i, of_run in enumerate(reductions)},
+        selected or {},
+        lambda _, one, __: one.size,
     )
     notes = run_lines(data or {}, {of_run.split for of_run in reductions})
     notes += merge_lines({of_run.run: [_steps_line(of_run), *of_run.notes] for of_run in reductions})

@@ -219,7 +219,7 @@ def export_lines(written: Written) -> list[str]:
         if checked.cosine is None:
             share = 100 * checked.difference
             bits = "bits differ, none of {:,} whose numbers are not near 0"
-            rounded = "numbers differ, none of {:,} that are not near the middle of two"
+            rounded = "numbers differ, all {:,} within their rounding"
             text = f"{share:.2f} % of {(bits if chain.number == 'bit' else rounded).format(checked.compared)}"
         else:
             text = (
