@@ -83,6 +83,13 @@ def test_numbers_of_fewer_bits_are_given_as_such() -> None:
     assert found.ranks["test", "0.1/l2+int8"].recall(1) == by_hand
 
 
+def test_numbers_that_float16_cannot_hold_are_told_with_the_fix() -> None:
+    long = {split: [(1e7 * images, labels) for images, labels in batches] for split, batches in BOTH.items()}
+    with pytest.raises(RecipeError, match="no layer can take float16: .*ends at 65,504. Put l2 before float16"):
+        probed("none", "float16", splits=long)
+    assert probed("l2+float16", splits=long).scores
+
+
 def test_a_mean_over_draws_is_that_of_its_ranks(result: Probed) -> None:
     (score,) = [
         s for s in result.scores if (s.split, s.ranked.layer.layer, s.ranked.reduction) == ("test", "0.1", "random:2x3")
