@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,12 @@ def backend(request: pytest.FixtureRequest) -> Any:
     if request.param == "faiss":
         request.getfixturevalue("faiss")
     return request.param
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """Of random numbers, another one for each case of a test: sizes and classes differ from case to case."""
+    return zlib.crc32(request.node.name.encode())
 
 
 def counts(found: Ranks) -> list[tuple[int, int, int]]:

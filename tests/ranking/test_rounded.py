@@ -22,7 +22,6 @@ from tests.ranking.test_search import (
     check_some_ks,
     choose_ways,
     often,
-    repeatedly,
     seeds,
     small_tiles,
 )
@@ -39,8 +38,6 @@ def few_directions(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
 @pytest.mark.usefixtures("few_directions")
 @pytest.mark.parametrize("kind", SPECTRA)
 @pytest.mark.parametrize("similarity", FLOATS)
-@repeatedly
-@given(seed=seeds)
 def test_any_spectrum_gives_the_counts_of_a_loop(kind: str, similarity: str, seed: int) -> None:
     check_some_ks(kind, similarity, seed)
 

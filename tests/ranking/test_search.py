@@ -170,8 +170,6 @@ def check_some_ks(kind: str, similarity: Any, seed: int) -> None:
 @pytest.mark.usefixtures("tiled")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("similarity", FLOATS)
-@repeatedly
-@given(seed=seeds)
 def test_memory_disk_parts_and_galleries_give_the_counts_of_a_loop(kind: str, similarity: str, seed: int) -> None:
     check_all_ways(kind, similarity, seed)
 
@@ -179,8 +177,6 @@ def test_memory_disk_parts_and_galleries_give_the_counts_of_a_loop(kind: str, si
 @pytest.mark.usefixtures("low")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("similarity", FLOATS)
-@repeatedly
-@given(seed=seeds)
 def test_any_first_count_gives_the_recall_of_a_loop_for_the_ks_asked(kind: str, similarity: str, seed: int) -> None:
     check_some_ks(kind, similarity, seed)
 
@@ -188,8 +184,6 @@ def test_any_first_count_gives_the_recall_of_a_loop_for_the_ks_asked(kind: str, 
 @pytest.mark.usefixtures("tiled")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("similarity", FLOATS)
-@repeatedly
-@given(seed=seeds)
 def test_float32_gives_the_recall_of_a_loop_for_the_ks_asked(kind: str, similarity: str, seed: int) -> None:
     check_some_ks(kind, similarity, seed)
 
