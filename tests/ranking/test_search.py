@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from layerprobe.ranking.search import Team
 from layerprobe.ranking.sweep import Way
 from layerprobe.system.errors import NumericError
 from layerprobe.values.retrieval import Ranks, SearchRules
+from tests.processes import run_python
 from tests.ranking.conftest import KINDS, Array, Labels, counts, exponential_labels, loop, make
 
 FLOATS = ("cosine", "dot", "euclidean")
@@ -554,10 +555,11 @@ def answers(group: Any) -> list[list[list[int]]]:
 
 
 def test_two_processes_give_the_integers_of_one(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PROCESS]
-    processes = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "meeting")], stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    first, second = (json.loads(process.communicate(timeout=120)[0]) for process in processes)
+    def run(rank: int) -> Any:
+        ended = run_python(PROCESS, str(rank), str(tmp_path / "meeting"), folder=Path(__file__).parents[2])
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout)
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(run, range(2))
     assert first == second == answers(None)
