@@ -7,8 +7,6 @@ import os
 import pty
 import re
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +22,7 @@ from PIL import Image
 from layerprobe import store
 from layerprobe.cli import command_line
 from layerprobe.values.layers import LayerKey
+from tests.processes import run_python
 from tests.store.test_features import KEY
 
 # Clears the screen, sets the title, a colour by C1, turns the text round, deletes, overwrites, makes a line of its own.
@@ -38,17 +37,26 @@ DRIVER = """
 import json, os, sys
 from pathlib import Path
 from layerprobe.cli import main
-pipe = int(sys.argv[1])
+
+def speak(place):
+    sys.stdout.flush()
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(place, os.O_WRONLY), number)
+        stream = open(number, "w", buffering=1, closefd=False)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)  # those of the process: layerprobe replaces no others
+
+terminal, pipe = sys.argv[1:]
+os.dup2(os.open(terminal, os.O_RDONLY), 0)
+sys.stdin = open(0, closefd=False)
+speak(terminal)
 for words in json.load(open("commands.json")):
     if words == ["tamper"]:
         from tests.cli.test_terminal import tampered
         tampered(Path())
         continue
     if words == ["into a pipe"]:
-        sys.stdout.flush()
-        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-        for number in (1, 2):
-            os.dup2(pipe, number)
+        speak(pipe)
         continue
     print("::", ascii(words)[:300], flush=True)
     sys.argv = ["layerprobe", *words]
@@ -181,9 +189,12 @@ def commands() -> tuple[list[list[str]], list[list[str]]]:
 def printed_by(lines: Sequence[Sequence[str]], folder: Path) -> tuple[str, str]:
     """What a terminal, and then a pipe, is sent by a process that runs the commands."""
     (folder / "commands.json").write_text(json.dumps(lines))
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "xterm-256color", "COLUMNS": "99"}
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "99"}
     ours, its = pty.openpty()
-    reader, writer = os.pipe()
+    os.mkfifo(folder / "pipe")
+    reader = os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(folder / "pipe", os.O_WRONLY)
+    os.set_blocking(reader, True)
     sent: dict[int, list[bytes]] = {ours: [], reader: []}
 
     def listen(stream: int) -> None:
@@ -196,22 +207,19 @@ def printed_by(lines: Sequence[Sequence[str]], folder: Path) -> tuple[str, str]:
                 return
             sent[stream].append(data)
 
-    listeners = [threading.Thread(target=listen, args=(stream,)) for stream in sent]
-    command = [sys.executable, "-c", DRIVER, str(writer)]
-    with subprocess.Popen(
-        command, stdin=its, stdout=its, stderr=its, cwd=folder, env=environment, pass_fds=[writer]
-    ) as process:
-        os.close(its)
-        os.close(writer)
-        for listener in listeners:
-            listener.start()
-        os.write(ours, b"n\n" * 9)  # to what is asked
+    listeners = [threading.Thread(target=listen, args=(stream,), daemon=True) for stream in sent]
+    for listener in listeners:
+        listener.start()
+    os.write(ours, b"n\n" * 9)  # to what is asked
+    ended = run_python(DRIVER, os.ttyname(its), str(folder / "pipe"), folder=folder, environment=environment)
+    os.close(its)
+    os.close(writer)
     for listener in listeners:
         listener.join()
     shown, piped = (b"".join(parts) for parts in sent.values())
     for stream in sent:
         os.close(stream)
-    assert process.returncode == 0, (shown + piped)[-3000:]
+    assert ended.returncode == 0, (shown + piped)[-3000:]
     return shown.decode(), piped.decode()
 
 
@@ -230,7 +238,7 @@ def forbidden(text: str) -> list[str]:
 
 def test_no_control_character_of_a_name_reaches_a_terminal_or_a_pipe(folder: Path) -> None:
     first, further = commands()
-    again = [words for words in further if words[0] not in ("train", "probe", "plot", "report")]
+    again = [words for words in further if words[0] not in ("train", "probe", "plot", "report", "demo")]
     shown, piped = printed_by([*first, TAMPER, *further, INTO_PIPE, *again], folder)
     log = (folder / "log.txt").read_text()
     assert piped.count("::") > len(again)
