@@ -275,6 +275,8 @@ def comparison_text(series: Series) -> str:
 def common_lines(runs: Mapping[str, Series]) -> list[str]:
     """The notes that every score of a run has, such as missing images, or every value of a split; a line each.
 
+    Then those of every value of a split after a reduction, such as that it is fitted on them.
+
     Those of all runs come first, once.
     """
     lines = {}
@@ -287,7 +289,23 @@ def common_lines(runs: Mapping[str, Series]) -> list[str]:
             valid = [score.notes for score in scores if score.split == split and score.value is not None]
             shared = shared_notes(valid) if valid else ()
             lines[run] += [f"{split}: {note}" for note in shared if note not in everywhere]
+            lines[run] += _reduction_lines([score for score in scores if score.split == split], shared)
     return merge_lines(lines)
+
+
+def _reduction_lines(scores: Sequence[Score], shared: Collection[str]) -> list[str]:
+    """The further notes that all values of a split after one of several reductions share."""
+    notes: dict[str, list[tuple[str, ...]]] = {}
+    for score in scores:
+        if score.value is not None:
+            notes.setdefault(score.ranked.reduction, []).append(score.notes)
+    return [
+        f"{reduction}, {scores[0].split}: {note}"
+        for reduction, reduction_notes in notes.items()
+        if reduction != NO_REDUCTION and len(notes) > 1
+        for note in shared_notes(reduction_notes)
+        if note not in shared
+    ]
 
 
 def merge_lines(lines: Mapping[str, Sequence[str]]) -> list[str]:

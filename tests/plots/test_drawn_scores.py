@@ -375,3 +375,12 @@ def test_reduced_layers_are_left_out_beside_layers_as_they_are(make_scores: Make
         "Unreduced layers; --layers '*/l2' shows them after one of 2 reductions."
     ]
     assert omission_notes([l2, pca]) == omission_notes([score]) == []
+
+
+def test_what_every_value_after_a_reduction_says_names_it(make_scores: MakeScores) -> None:
+    raw = make_scores(["a", "b"], [1])
+    reduced = [with_layer(score, reduction="lda:2") for score in raw]
+    reduced = [replace(s, notes=("in-sample", *["tied"] * (s.ranked.layer.layer == "a"))) for s in reduced]
+    reduced = [replace(s, notes=()) if s.split == "test" else s for s in reduced]
+    assert common_lines(group_by_run(scores_of_metric(raw + reduced))) == ["lda:2, train: in-sample"]
+    assert common_lines(group_by_run(scores_of_metric(reduced))) == ["train: in-sample"]

@@ -30,7 +30,7 @@ from layerprobe.workflow.compare.comparison import (
     inputs_text,
 )
 from layerprobe.workflow.compare.request import CompareRequest
-from layerprobe.workflow.probe.reducing import TRANSDUCTIVE
+from layerprobe.workflow.probe.reducing import fit_notes
 from layerprobe.workflow.run.experiments import Trainings, pair_trainings
 from layerprobe.workflow.run.metric_values import metric_flags, metric_values_of, require_mean_over_queries
 from layerprobe.workflow.run.opened_run import equal_layers
@@ -297,10 +297,10 @@ def _notes_of_all(splits: Sequence[SplitPair], kind: IntervalKind, trainings: Tr
 
 
 def _layer_notes_of(splits: Sequence[SplitPair], pair: Pair) -> list[str]:
-    """The caveats on both layers: transductive, collapsed, zero vectors; over several trainings with the run."""
+    """The caveats on both layers: fitted on these, collapsed, zero vectors; over several trainings with the run."""
     lines = []
     for split, ranked in _layers_of(splits, pair):
-        fitted = [TRANSDUCTIVE] if parse_chain(ranked.reduction).on_gallery else []
+        fitted = fit_notes(parse_chain(ranked.reduction), split.split)
         notes = dict.fromkeys(
             note for draw in split.ranked_as(ranked) for note in layer_notes(split.stored.ranks[draw])
         )

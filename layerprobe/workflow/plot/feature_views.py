@@ -137,9 +137,12 @@ def open_stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[l
             )
         import torch
 
+        from layerprobe.reductions.chain import parse_chain
+        from layerprobe.workflow.probe.reducing import fit_notes
         from layerprobe.workflow.probe.rerank import StoredSearch  # it imports torch, which other plots do without
 
         features, _ = StoredSearch(run, epoch_read, split, torch.device("cpu")).features(ranked)
+        notes = (*notes, *(x for x in fit_notes(parse_chain(ranked.reduction), split) if x not in notes))
         return LabelledFeatures(features.values.numpy(), features.labels, notes)  # type: ignore[union-attr] # in memory
 
     return [score for score in scores if score.split not in missing], read

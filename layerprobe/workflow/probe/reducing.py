@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import InapplicableReduction
 from layerprobe.reductions.chain import ON_GALLERY, Chain, equal_dimension, parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
@@ -19,6 +18,7 @@ FITTED_ON = "train"  # the split that reductions learn from
 FITS = (FITTED_ON, "gallery")
 AFTER_RELU = "after the loss's own ReLU"
 TRANSDUCTIVE = "transductive: fitted on the images searched"
+IN_SAMPLE = "in-sample: fitted with these classes"
 
 
 def parse_reductions(texts: Sequence[str], fit: str = FITTED_ON, equal_dim: int | None = None) -> list[Chain]:
@@ -32,18 +32,33 @@ def parse_reductions(texts: Sequence[str], fit: str = FITTED_ON, equal_dim: int 
     equal = () if equal_dim is None else equal_dimension(equal_dim)
     chains = [parse_chain(text) for text in (*texts, *equal)]
     if fit != FITTED_ON:
+        if with_classes := [chain.text for chain in chains if chain.needs_labels]:
+            message = f"{with_classes[0]} is fitted with classes, and what is fitted on the {fit} takes none"
+            raise RecipeError(message, fix=f"Fit it on {FITTED_ON}, the default, or take a reduction without classes")
         chains = [parse_chain(f"{c.text}{ON_GALLERY}") if c.fits_on_train else c for c in chains]
     return list({chain.text: chain for chain in chains}.values())
 
 
-def require_fitting(chains: Sequence[Chain], dataset: Dataset) -> None:
-    """Check that the data set has the images that reductions are fitted on."""
-    fitted = [chain.text for chain in chains if chain.fits_on_train]
-    if fitted and FITTED_ON not in dataset.splits:
-        raise RecipeError(
-            f"{fitted[0]} is fitted on training classes, and there is no {FITTED_ON} split",
-            fix="Add --fit gallery, which fits it on the images that are searched",
-        )
+def fit_notes(chain: Chain, split: str) -> list[str]:
+    """The notes on every number of a split that a chain has seen more of than that of other images."""
+    notes = [TRANSDUCTIVE] if chain.on_gallery else []
+    return notes + [IN_SAMPLE] * (chain.needs_labels and split == FITTED_ON)
+
+
+def require_fitting(chains: Sequence[Chain], splits: Collection[str], on_gallery: str) -> None:
+    """Check that there are the images that reductions are fitted on.
+
+    Args:
+        on_gallery: what fits them on the images that are searched: `add --fit gallery`.
+    """
+    fitted = sorted((chain for chain in chains if chain.fits_on_train), key=lambda chain: not chain.needs_labels)
+    if fitted and FITTED_ON not in splits:
+        without = (
+            "take a reduction without classes" if fitted[0].needs_labels
+            else f"{on_gallery}, which fits it on the images that are searched"
+        )  # fmt: skip
+        message = f"{fitted[0].text} is fitted on training classes, and there is no {FITTED_ON} split"
+        raise RecipeError(message, fix=f"Give a {FITTED_ON} split, or {without}")
 
 
 def find_inapplicable(

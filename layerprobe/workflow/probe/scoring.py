@@ -42,7 +42,7 @@ from layerprobe.workflow.probe.classifiers import RunClassifier, classifier_of
 from layerprobe.workflow.probe.identical_images import identical_images
 from layerprobe.workflow.probe.measures import Measures, count_items
 from layerprobe.workflow.probe.reduced_features import ReducedFeatures
-from layerprobe.workflow.probe.reducing import AFTER_RELU, FITTED_ON, TRANSDUCTIVE
+from layerprobe.workflow.probe.reducing import AFTER_RELU, FITTED_ON, fit_notes
 from layerprobe.workflow.run.features import RunFeatures
 from layerprobe.workflow.run.references import draws_of
 from layerprobe.workflow.run.runs import Run
@@ -102,7 +102,7 @@ class Searches:
     def subject(self, epoch: int, split: str, ranked: RankedLayer) -> Subject:
         """What is scored, with the notes that every number of it has."""
         chain = parse_chain(ranked.reduction)
-        notes = [TRANSDUCTIVE] if chain.on_gallery else []
+        notes = fit_notes(chain, split)
         if chain.needs_classifier and self.trained is not None and self.trained.relu:
             notes.append(AFTER_RELU)
         return Subject(

@@ -176,7 +176,7 @@ def select(  # noqa: PLR0913 - the request and its run
     measures = select_measures(request, recipe, dataset, splits)
     names = recipe.probe.reduce if request.reduce is None else request.reduce
     chains = parse_reductions(names, request.fit, request.equal_dim)
-    require_fitting(chains, dataset)
+    require_fitting(chains, dataset.splits, "add --fit gallery")
     reason = unclassified() if any(chain.needs_classifier for chain in chains) else ""
     selection = Selection(
         taps,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -32,6 +32,7 @@ from layerprobe.workflow.probe.reducing import (
     find_inapplicable,
     parse_reductions,
     require_applied,
+    require_fitting,
 )
 from layerprobe.workflow.probe.scoring import Searches
 from layerprobe.workflow.probe.selection import ranked_layers, require_storable
@@ -299,17 +300,12 @@ def _read_ahead(
     return shape, {name: chain([first_batch], batches), **other_batches}
 
 
-def _parse_chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> list[Chain]:
+def _parse_chains(names: Sequence[str], fit: str, splits: Collection[str]) -> list[Chain]:
     """The reductions, checked to have a split to fit on."""
     chains = parse_reductions(names, fit)
     if not chains:
         raise RecipeError("reduce is empty", fix='reduce="none" keeps the features unreduced')
-    fitted = [chain.text for chain in chains if chain.fits_on_train]
-    if fitted and FITTED_ON not in splits:
-        raise RecipeError(
-            f"reduce: {fitted[0]} is fitted on training classes, and there is no {FITTED_ON} split",
-            fix=f'Give a {FITTED_ON} split, or fit="gallery", which fits it on the images that are searched',
-        )
+    require_fitting(chains, splits, 'fit="gallery"')
     return chains
 
 

@@ -21,6 +21,7 @@ from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
+from tests.workflow import choosing_runs
 from tests.workflow.conftest import Silent
 from tests.workflow.stored_ranks import INPUT, ranked, store_ranks, write_run
 
@@ -78,6 +79,18 @@ def test_what_was_fitted_on_what_is_searched_says_so(tmp_path: Path) -> None:
     assert "fc6/pca:2@gallery: transductive: fitted on the images searched" in found.notes
     unlike = "fc6/pca:2@gallery and c2@max: they differ in post-processing (pca:2@gallery, none)"
     assert found.notes[0] == unlike
+
+
+def test_what_was_fitted_with_the_classes_that_are_compared_says_so(tmp_path: Path) -> None:
+    lda = ranked("fc6@none", "lda:2")
+    choosing_runs.write_run(
+        tmp_path, "one", {split: {C2: np.ones(80), lda: np.ones(80)} for split in ("train", "test")}
+    )
+    told = {}
+    for split in ("train", "test"):
+        (found,) = compare(CompareRequest(tmp_path, "one:fc6/lda:2", "one:c2", split=split))
+        told[split] = "fc6/lda:2: in-sample: fitted with these classes" in found.notes
+    assert told == {"train": True, "test": False}
 
 
 def test_swapped_layers_give_the_mirrored_difference(run: Run, tmp_path: Path) -> None:

@@ -16,10 +16,12 @@ from layerprobe.values.intervals import IntervalKind, SamplingUnits
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.plot.feature_views import histograms_of, open_stored, read_layers, select_layers, spectra_of
+from layerprobe.workflow.probe.reducing import IN_SAMPLE
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
 from tests.scores import with_layer
+from tests.workflow import drawn_run
 
 NAMES = ("pool1", "pool2", "pool3", "pool4", "pool5", "fc6")
 SCORE = Score("one", "abc", 0, 1, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, None, 4)
@@ -183,3 +185,10 @@ def probed(folder: Path) -> dict[str, NDArray[np.float32]]:
             run.feature_file(1, split), key, rows, store.Columns({layer: 3}, "cpu", 8), [{layer: values}]
         )
     return found
+
+
+def test_features_of_the_classes_that_their_map_is_fitted_with_say_so(tmp_path: Path) -> None:
+    run = drawn_run.write_run(tmp_path)
+    _, read_stored = open_stored(run, run.scores(), 1)
+    notes = {split: read_stored(split, replace(drawn_run.FC6, reduction="lda:2")).notes for split in ("train", "test")}
+    assert [IN_SAMPLE in of_split for of_split in notes.values()] == [True, False]

@@ -20,7 +20,7 @@ from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.probe import prepare, probe
-from layerprobe.workflow.probe.reducing import AFTER_RELU, TRANSDUCTIVE, parse_reductions
+from layerprobe.workflow.probe.reducing import AFTER_RELU, IN_SAMPLE, TRANSDUCTIVE, parse_reductions
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.features import PartlyReducedError, RunFeatures
 from layerprobe.workflow.run.runs import Run
@@ -64,6 +64,10 @@ def test_fit_gallery_is_said_of_every_chain_that_learns_from_features() -> None:
         ({"reduce": ("none", "l2+pcaa:4")}, "unknown reduction 'pcaa:4'. Did you mean 'pca:'"),
         ({"reduce": ("pca:0",)}, "pca:0"),
         ({"reduce": ("l2",), "fit": "test"}, "unknown split to fit on 'test'. Known: train, gallery"),
+        (
+            {"reduce": ("pca:2", "lda:2"), "fit": "gallery"},
+            "^lda:2 is fitted with classes, and what is fitted on the gallery takes none. Fit it on train, the default",
+        ),
     ],
 )
 def test_a_request_refuses_what_it_cannot_reduce_by(fields: dict[str, str], message: str) -> None:
@@ -218,9 +222,25 @@ def test_a_rank_too_low_for_a_chain_is_told_with_all_other_scores(run: Run) -> N
 def test_without_training_classes_a_chain_is_fitted_on_the_gallery_or_refused(request_for: Requests) -> None:
     asked = request_for("train.epochs=0", "data.train_classes=0")
     bare = train(asked, Silent())
-    with pytest.raises(RecipeError, match=r"pca:3 is fitted on training classes.* Add --fit gallery"):
+    with pytest.raises(RecipeError, match=r"pca:3 is fitted on training classes.* or add --fit gallery"):
         probe(bare, replace(REQUEST, reduce=("pca:3",)), Silent())
     assert set(r1(probe(bare, replace(REQUEST, reduce=("pca:3",), fit="gallery"), Silent()))) == {"pca:3@gallery"}
+    fix = "lda:2 is fitted on .* split. Give a train split, or take a reduction without classes"
+    with pytest.raises(RecipeError, match=fix):
+        probe(bare, replace(REQUEST, reduce=("pca:3", "lda:2")), Silent())
+
+
+def test_scores_of_the_classes_that_a_chain_is_fitted_with_say_so(run: Run) -> None:
+    scores = probe(run, replace(REQUEST, layers=("fc6",), reduce=("none", "pca:2", "lda:2")), Silent())
+    noted = {(score.ranked.reduction, score.split) for score in scores if IN_SAMPLE in score.notes}
+    assert noted == {("lda:2", "train")}
+
+
+def test_more_discriminants_than_the_classes_give_are_told_with_all_other_scores(run: Run) -> None:
+    # 16 training images of 4 classes leave 3 discriminants
+    with pytest.raises(PartlyReducedError, match="no layer can take lda:4: .* fitted on 4 classes") as error:
+        probe(run, replace(REQUEST, layers=("fc6",), reduce=("none", "lda:4")), Silent())
+    assert set(r1(error.value.scores)) == {"none"}
 
 
 def test_a_mean_of_draws_is_that_of_each_query_over_draws_that_are_ranked_each(run: Run) -> None:

@@ -126,9 +126,7 @@ def test_a_reduction_fitted_on_what_is_searched_says_so() -> None:
 
 
 def test_without_training_images_nothing_is_fitted_on_them() -> None:
-    message = (
-        'reduce: pca:2 is fitted on training classes, and there is no train split. Give a train split, or fit="gallery"'
-    )
+    message = 'pca:2 is fitted on training classes, and there is no train split. Give a train split, or fit="gallery"'
     with pytest.raises(RecipeError, match=message):
         probed("none", "pca:2", splits={"test": TEST})
     assert probed("l2", splits={"test": TEST}).scores
