@@ -11,6 +11,7 @@ from layerprobe.summary.cells import Cells
 from layerprobe.values.best import Best, best_layer
 from layerprobe.values.intervals import Difference, Interval
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.scores import SEEN
 
 _SHOWN = ("test", "validation", "train")  # the first that is measured is shown
 
@@ -21,6 +22,7 @@ class PostProcessing:
 
     Args:
         dim: numbers, or bits, of any layer afterwards; None where that depends on the layer.
+        needs_labels: whether it is fitted with the classes of train.
     """
 
     reduction: str
@@ -28,6 +30,7 @@ class PostProcessing:
     dim: int | None = None
     draws: int = 1
     on_gallery: bool = False
+    needs_labels: bool = False
 
     def of(self, layer: LayerKey) -> RankedLayer:
         """A layer after it."""
@@ -169,39 +172,46 @@ class BestPostProcessing:
     notes: tuple[str, ...] = ()
 
 
-def best_reductions(
-    values: Mapping[RankedLayer, float], processings: Iterable[PostProcessing]
-) -> dict[LayerKey, RankedLayer]:
+def best_reductions(values: Mapping[RankedLayer, float]) -> dict[LayerKey, RankedLayer]:
     """Each layer after the reduction with its highest value, possibly none; the first of equals.
 
-    Means over random draws are skipped: they cannot be used.
-
     Args:
-        values: reduced and unreduced layers -> Recall@1 on the split to choose on.
+        values: `eligible_layers`, reduced and unreduced -> Recall@1 on the split to choose on.
     """
     best: dict[LayerKey, RankedLayer] = {}
-    for ranked in _drop_means_of_draws(values, processings):
+    for ranked in values:
         if ranked.layer not in best or values[ranked] > values[best[ranked.layer]]:
             best[ranked.layer] = ranked
     return best
 
 
-def _drop_means_of_draws(layers: Iterable[RankedLayer], processings: Iterable[PostProcessing]) -> list[RankedLayer]:
-    single = {(processing.reduction, processing.similarity) for processing in processings if processing.draws == 1}
-    return [ranked for ranked in layers if (ranked.reduction, ranked.similarity) in single]
+def eligible_layers(
+    layers: Iterable[RankedLayer], processings: Iterable[PostProcessing], choose_on: str | None
+) -> list[RankedLayer]:
+    """The layers whose post-processing may be chosen on a split.
+
+    Means over random draws are skipped: they cannot be used. So is what is fitted with the classes of this split, of
+    which its recall is in-sample.
+    """
+    eligible = {
+        (processing.reduction, processing.similarity)
+        for processing in processings
+        if processing.draws == 1 and not (processing.needs_labels and choose_on == SEEN)
+    }
+    return [ranked for ranked in layers if (ranked.reduction, ranked.similarity) in eligible]
 
 
 def post_processing(
     layers: Iterable[RankedLayer], processings: Sequence[PostProcessing], splits: Mapping[str, Cells], choose_on: str
 ) -> BestPostProcessing | None:
     """The best reduction of each layer on a split, and its Recall@1 on test; None without reduced layers there."""
-    cells, usable = splits.get(choose_on, Cells()), _drop_means_of_draws(layers, processings)
+    cells, usable = splits.get(choose_on, Cells()), eligible_layers(layers, processings, choose_on)
     epochs = [epoch for ranked in usable if ranked.reduction != NO_REDUCTION for epoch in cells.epochs(ranked)]
     if not epochs:
         return None
     epoch = max(epochs)
     means = {ranked: value for ranked in usable if (value := cells.mean((ranked, epoch))) is not None}
-    chosen = list(best_reductions(means, processings).values())
+    chosen = list(best_reductions(means).values())
     ends = _test_values(chosen, splits.get("test", Cells()), epoch)
     processed = [ProcessedLayer(ranked, means[ranked], *ends[ranked]) for ranked in chosen]
     values = [layer.value for layer in processed]

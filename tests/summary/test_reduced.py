@@ -103,3 +103,15 @@ def test_the_gain_is_over_the_layer_compared_in_the_same_way(first: str) -> None
     assert found is not None
     assert found.layers[0].gain is not None
     assert found.layers[0].gain.value == pytest.approx(0.3)
+
+
+def test_what_is_fitted_with_the_classes_of_train_is_not_chosen_on_them() -> None:
+    supervised = PostProcessing("lda:8", "cosine", 8, needs_labels=True)
+    layers = [FC6, FC6_PCA, supervised.of(FC6.layer)]
+    values = {FC6: 0.5, FC6_PCA: 0.6, layers[2]: 0.9}
+    chosen = {}
+    for split in ("train", "validation"):
+        found = post_processing(layers, [RAW, PCA, supervised], {split: cells(values)}, split)
+        assert found is not None
+        chosen[split] = [layer.ranked for layer in found.layers]
+    assert chosen == {"train": [FC6_PCA], "validation": [layers[2]]}

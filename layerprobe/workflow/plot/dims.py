@@ -12,13 +12,19 @@ from layerprobe.plots.plot import PlotOptions
 from layerprobe.plots.selected import selected_at
 from layerprobe.reductions.chain import equal_dim_of, parse_chain
 from layerprobe.reductions.reduction import BITS, NotApplicableError
-from layerprobe.summary.reduced import best_reductions
+from layerprobe.summary.reduced import best_reductions, eligible_layers
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, headline_layers, members_of
 from layerprobe.values.scores import Score, over_seeds, trainings
 from layerprobe.values.views import Reductions, Selected, Sized, equal_dimensions
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.summary.reduced import post_processing_split, processings_of, unmeasured_text, usual_dimension
+from layerprobe.workflow.summary.reduced import (
+    in_sample_text,
+    post_processing_split,
+    processings_of,
+    unmeasured_text,
+    usual_dimension,
+)
 
 _SHOWN = ("test", "validation", "train")  # the first measured at an equal dimension is shown
 _NO_BEST = "no best post-processing"
@@ -116,7 +122,10 @@ def best_of_each_size(scores: Sequence[Score], dims: Mapping[LayerKey, int], sel
         selection_split: on which they are chosen; None for the split that is shown.
     """
     split = next(split for split in _SHOWN if any(score.split == split for score in scores))
-    recalls = {score.ranked: score.value for score in scores if score.split == (selection_split or split)}
+    of_selection = [score for score in scores if score.split == (selection_split or split)]
+    layers = [score.ranked for score in of_selection]
+    eligible = set(eligible_layers(layers, processings_of(layers), selection_split))
+    recalls = {score.ranked: score.value for score in of_selection if score.ranked in eligible}
     candidates = [
         replace(sized, score=score)
         for score in scores
@@ -162,7 +171,8 @@ def _selection_split(run: Run, values: Sequence[Score], *, without: str = _NO_BE
     reduced = [score for score in values if score.ranked.reduction != NO_REDUCTION]
     if reduced and not any(score.split == split for score in reduced):
         return None, f"{without}: {unmeasured_text(run, split)}"
-    return split, note
+    in_sample = in_sample_text(processings_of(score.ranked for score in values), split)
+    return split, "; ".join(filter(None, [in_sample, note]))
 
 
 def _fix(run: Run, epoch: int, dims: Mapping[LayerKey, int]) -> str:
@@ -225,9 +235,10 @@ def reductions_of(
         for processing in processings_of(score.ranked for score in scores)
     }
     of_selection = [score for score in scores if score.split == selection_split]
-    reduced = {score.ranked.layer for score in of_selection if score.ranked.reduction != NO_REDUCTION}
     recalls = {score.ranked: score.value for score in of_selection if score.value is not None}
-    best_of_layers = best_reductions(recalls, processings.values())
+    eligible = eligible_layers(recalls, processings.values(), selection_split)
+    reduced = {ranked.layer for ranked in eligible if ranked.reduction != NO_REDUCTION}
+    best_of_layers = best_reductions({ranked: recalls[ranked] for ranked in eligible})
     best = {ranked for layer, ranked in best_of_layers.items() if layer in reduced}
     split = next(
         split

@@ -10,7 +10,9 @@ from layerprobe.reductions.chain import equal_dim_of, parse_chain
 from layerprobe.summary.cells import Cells
 from layerprobe.summary.reduced import BestPostProcessing, PostProcessing, post_processing
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
+from layerprobe.values.facts import CHOOSING
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
 
@@ -33,7 +35,7 @@ def _processing(reduction: str, similarity: str) -> PostProcessing:
         chain, dim = parse_chain(reduction), equal_dim_of(reduction)
     except LayerprobeError:  # registered by another version
         return PostProcessing(reduction, similarity)
-    return PostProcessing(reduction, similarity, dim, len(chain.members()), chain.on_gallery)
+    return PostProcessing(reduction, similarity, dim, len(chain.members()), chain.on_gallery, chain.needs_labels)
 
 
 def processed_layers(
@@ -52,10 +54,19 @@ def processed_layers(
     choose_on, reason = post_processing_split(run, last_epoch)
     if choose_on is None:
         return BestPostProcessing(notes=(f"{_NONE}: {reason}",))
+    in_sample = in_sample_text(processings, choose_on)
     processed = post_processing(layers, processings, splits, choose_on)
     if processed is None:
-        return BestPostProcessing(notes=(f"{_NONE}: {unmeasured_text(run, choose_on)}",))
-    return replace(processed, notes=(*processed.notes, reason)) if reason else processed
+        return BestPostProcessing(notes=(f"{_NONE}: {in_sample or unmeasured_text(run, choose_on)}",))
+    return replace(processed, notes=(*processed.notes, *filter(None, [in_sample, reason])))
+
+
+def in_sample_text(processings: Iterable[PostProcessing], split: str | None) -> str:
+    """That reductions are fitted with the classes of a split, so that it does not choose them; empty without any."""
+    names = [processing.reduction for processing in processings if processing.needs_labels and split == FITTED_ON]
+    return (
+        f"excluded from the choice, as fitted with the {CHOOSING}: {', '.join(dict.fromkeys(names))}" if names else ""
+    )
 
 
 def unmeasured_text(run: Run, split: str) -> str:

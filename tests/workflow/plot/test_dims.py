@@ -259,3 +259,14 @@ def test_layers_of_no_known_size_have_the_command(tmp_path: Path) -> None:
 def test_another_axis_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="unknown axis 'bits'. Did you mean 'bytes'"):
         PlotOptions(by="bits")
+
+
+def test_what_is_fitted_with_the_classes_of_train_has_no_ring_for_them() -> None:
+    def rings(split: str, *reductions: str) -> dict[str, str]:
+        values = {"none": 0.5, PCA: 0.6, "lda:8": 0.9}
+        scores = [score(FC6, name, values[name], on) for name in reductions for on in {split, "test"}]
+        return chosen(reductions_of(scores, {}, split))
+
+    assert rings("train", "none", PCA, "lda:8") == {"fc6": PCA}
+    assert rings("validation", "none", PCA, "lda:8") == {"fc6": "lda:8"}
+    assert rings("train", "none", "lda:8") == {}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +146,23 @@ def test_there_is_no_hint_where_an_equal_dimension_is_stored(tmp_path: Path) -> 
     written(run, stored(run, 5, "test", {POOL5: first_hit(6), FC6: first_hit(9), pca: first_hit(9)}))
     features(run, {POOL5.layer: 6, FC6.layer: 3})
     assert not any("equal-dim" in note for note in stored_summary(run).notes)
+
+
+@pytest.mark.parametrize(
+    ("others", "note"),
+    [
+        ((L2,), "^excluded from the choice, as fitted with the choosing classes: lda:2$"),
+        ((), "^no post-processing can be chosen without the classes of test: excluded from the choice, as fitted"),
+    ],
+)
+def test_a_reduction_that_is_fitted_with_the_choosing_classes_is_named_and_not_chosen(
+    tmp_path: Path, others: tuple[RankedLayer, ...], note: str
+) -> None:
+    run, lda = Run(tmp_path / "one"), replace(FC6, reduction="lda:2")
+    entries = {FC6: first_hit(6), lda: first_hit(12)} | dict.fromkeys(others, first_hit(9))
+    scores = [stored(run, 0, split, entries) for split in ("train", "test")]
+    written(run, *scores, manifests={"train": "m", "test": "m"})
+    found = stored_summary(run).processed
+    assert found is not None
+    assert [layer.ranked for layer in found.layers] == list(others)
+    assert re.search(note, found.notes[0])
