@@ -8,7 +8,7 @@ from typing import cast
 import torch
 
 from layerprobe.measure.index_costs import Searched, index_costs
-from layerprobe.reductions.chain import ON_GALLERY, parse_chain
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.choice import Choice
 from layerprobe.values.costs import IndexCosts, IndexKind
@@ -22,7 +22,11 @@ from layerprobe.workflow.run.memory_run import MemoryRun
 from layerprobe.workflow.run.references import draws_of
 from layerprobe.workflow.run.runs import Run
 
-_TRANSDUCTIVE = "the reduction of these features is fitted on the images searched, as there are no others"
+_TRANSDUCTIVE = "the reduction of these features is fitted on the test images, as there are no others"
+_IN_SAMPLE = (
+    "the reduction of these features is fitted on the test images with their classes, as there are no others: recall is"
+    " overestimated, and only its differences from the exact search are meaningful"
+)
 _SEEN = "ivfpq is trained on train, as are reductions: there are no classes beside those of test"
 
 
@@ -59,14 +63,16 @@ def read_searched(
         message = f"{ranked} is a mean of draws, each of which is another map; an index is of one"
         raise RecipeError(message, fix=f"Name one of them, such as --layers {draws[0]}")
     record = run.read()
-    fitted_on = FITTED_ON if FITTED_ON in record.manifests else chosen_on if chosen_on != "test" else None
-    search = StoredSearch(run, epoch, "test", device, fitted_on or FITTED_ON)
-    as_searched, notes = (ranked, ()) if fitted_on else _fit_on_gallery(ranked)
-    as_ranked = as_searched == ranked and FITTED_ON in record.manifests
-    search.require_stored(ranked if as_ranked else replace(ranked, reduction=NO_REDUCTION))
-    queries, gallery = search.features(as_searched)
+    fitted_on = FITTED_ON if FITTED_ON in record.manifests else chosen_on
+    search = StoredSearch(run, epoch, "test", device, fitted_on)
+    search.require_stored(ranked if fitted_on == FITTED_ON else replace(ranked, reduction=NO_REDUCTION))
+    queries, gallery = search.features(ranked)
     split = _find_training_split(chosen_on, record)
-    training = None if split is None else search.features_of(split, as_searched).values
+    training = None if split is None else search.features_of(split, ranked).values
+    notes: tuple[str, ...] = ()
+    chain = parse_chain(ranked.reduction)
+    if chain.fits_on_train and fitted_on == "test":
+        notes += (_IN_SAMPLE if chain.needs_labels else _TRANSDUCTIVE,)
     notes += (_SEEN,) if split not in (None, chosen_on) else ()
     notes += record.notes if isinstance(run, MemoryRun) else ()
     return Searched(queries, gallery, cast("Similarity", ranked.similarity), training), notes
@@ -77,14 +83,6 @@ def _find_training_split(split: str, record: RunRecord) -> str | None:
     if split != "test":
         return split
     return FITTED_ON if FITTED_ON in record.manifests else None
-
-
-def _fit_on_gallery(ranked: RankedLayer) -> tuple[RankedLayer, tuple[str, ...]]:
-    """The layer with the map that all test images can have where no others are: fitted on what is searched."""
-    chain = parse_chain(ranked.reduction)
-    if not chain.fits_on_train:
-        return ranked, ()
-    return replace(ranked, reduction=f"{chain.text}{ON_GALLERY}"), (_TRANSDUCTIVE,)
 
 
 def _measure_costs(

@@ -18,7 +18,7 @@ from layerprobe.workflow.choose.features_run import ranked_of_rows, rows_by_spli
 from layerprobe.workflow.choose.indexed_layer import read_searched
 from layerprobe.workflow.choose.user_features import UserFeatures
 from layerprobe.workflow.export.request import ExportRequest
-from layerprobe.workflow.export.writing import Exported, Written, make_samples, sample_rows, write
+from layerprobe.workflow.export.writing import Exported, Written, fitted_on_text, make_samples, sample_rows, write
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run.memory_run import EPOCH
 from layerprobe.workflow.run.seen import split_to_choose_on
@@ -71,6 +71,6 @@ def export_features(  # noqa: PLR0913 - the rows, the layer and the files
         for note in notes:
             listener.say(note)
     exported = Exported(
-        f"{file}:{ranked}", file, ranked, fitted_on if chain.fits else "", finish, samples, searched=searched
+        f"{file}:{ranked}", file, ranked, fitted_on_text(chain, fitted_on, labels), finish, samples, searched=searched
     )
     return write(exported, request, listener)

@@ -18,7 +18,7 @@ from layerprobe.encoder.fitted_map import with_ends
 from layerprobe.encoder.graph import Parts
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
-from layerprobe.reductions.chain import ON_GALLERY, parse_chain
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.system.progress import Listener
@@ -32,6 +32,7 @@ from layerprobe.workflow.export.writing import (
     CHECKED,
     Exported,
     Written,
+    fitted_on_text,
     make_samples,
     sample_rows,
     write,
@@ -267,22 +268,21 @@ def _require_stored(layer: LayerOfRun, record: RunRecord) -> None:
 
 
 def _fit_map(layer: LayerOfRun, record: RunRecord, opened: ProbedRun | None) -> tuple[Reduce, str]:
-    """The map of pooled features to the export's, fitted as for the stored ranks; and the split it is fitted on."""
+    """The map of pooled features to the export's, fitted as for the stored ranks; and what it is fitted on."""
     run, epoch, ranked = layer.run, layer.epoch, layer.ranked
     chain = parse_chain(ranked.reduction)
-    if chain.fits_on_train and FITTED_ON not in record.manifests:
-        # Chosen by fits within folds of the images that are searched: all of them fit what is shipped.
-        chain = parse_chain(f"{ranked.reduction}{ON_GALLERY}")
-        ranked = replace(ranked, reduction=chain.text)
-    fitted_on = (FITTED_ON if chain.fits_on_train else layer.gallery) if chain.fits else ""
+    # Chosen by fits within folds of the images that are chosen on: all of them fit what is shipped.
+    split = FITTED_ON if FITTED_ON in record.manifests else split_to_choose_on(run, record, [epoch])
+    split = split if chain.fits_on_train else layer.gallery
     trained = None
     if chain.needs_classifier:
         recipe = recorded_recipe(record, run.record_file) if opened is None else opened.recipe
         trained = classifier_of(run, recipe, run.feature_head(epoch, FITTED_ON).rows[0], lambda: _CPU)
-    features = stored_features(run, lambda _: layer.gallery, _CPU, trained)
+    features = stored_features(run, lambda _: layer.gallery, _CPU, trained, fitted_on=split)
     reduce = features.map_of(epoch, layer.split, ranked)
     dims = run.feature_head(epoch, layer.split).dims
     sizes = [dims[member] for member in members_of(ranked.layer, dims)]
+    fitted_on = fitted_on_text(chain, split, run.feature_head(epoch, split).rows[0])
     return with_ends(reduce, sizes=sizes, similarity=ranked.similarity), fitted_on
 
 

@@ -21,7 +21,7 @@ from layerprobe.encoder.graph import Parts, apply_map, record_graph, save_graph,
 from layerprobe.encoder.manifest import write_manifest
 from layerprobe.measure.index_costs import Searched
 from layerprobe.ranking.index import load_index, write_index
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.chain import Chain, parse_chain
 from layerprobe.reductions.quantised import before_rounding
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import NumericError
@@ -46,7 +46,7 @@ class Exported:
     Args:
         name: `netA#20:pool5.3@max/l2+pca:64+l2`.
         source: the network's name in a recipe, or the file of features.
-        fitted_on: the images that the reduction was fitted on; empty where it was fitted on none.
+        fitted_on: see `fitted_on_text`.
         finish: all that is done to pooled features.
         parts: the network; None where only the map is exported.
         how: `input` of export.json; None likewise.
@@ -105,6 +105,17 @@ class Written:
     files: Mapping[str, int]
     checked: str
     check: Mapping[str, FeatureAgreement]
+
+
+def fitted_on_text(chain: Chain, split: str, labels: NDArray[np.integer]) -> str:
+    """`train`, `train (350 classes)` of a map that is fitted with them, or nothing where none is fitted.
+
+    Args:
+        labels: of the images of the split.
+    """
+    if not chain.fits:
+        return ""
+    return f"{split} ({len(np.unique(labels)):,} classes)" if chain.needs_labels else split
 
 
 def sample_rows(count: int) -> NDArray[np.int64]:

@@ -95,6 +95,28 @@ def test_an_index_is_trained_through_the_map_of_the_searched_images(
     assert len(said) == notes
 
 
+@pytest.mark.parametrize(
+    ("splits", "chosen_on", "chain", "note"),
+    [
+        (("test",), "test", "pca:2", "fitted on the test images, as there are no others"),
+        (
+            ("test",),
+            "test",
+            "lda:2",
+            "with their classes, as there are no others: recall is overestimated, and only its",
+        ),
+        (("validation", "test"), "validation", "lda:2", None),
+    ],
+)
+def test_a_map_that_is_fitted_on_the_test_images_is_told(
+    splits: tuple[str, ...], chosen_on: str, chain: str, note: str | None, tmp_path: Path
+) -> None:
+    run = write(tmp_path, *splits)
+    _, notes = read_searched(run, 0, replace(FC6, reduction=chain), chosen_on, torch.device("cpu"))
+    assert len(notes) == (note is not None)
+    assert all(str(note) in told for told in notes)
+
+
 def test_a_mean_of_draws_has_no_index(tmp_path: Path) -> None:
     run, layer = write(tmp_path, "validation", "test"), replace(FC6, reduction="random:3x2")
     with pytest.raises(RecipeError, match="fc6/random:3x2 is a mean of draws, each of which is another map"):

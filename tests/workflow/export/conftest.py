@@ -23,7 +23,8 @@ from tests.workflow.conftest import RECIPES, Silent
 
 HALF_WHITENED, BITS = "l2+whiten:6:0.5+l2", "l2+pca:6+binary"
 CODES, HALVES = "l2+pca:6+int8", "first:6+float16"
-REDUCTIONS = ("none", HALF_WHITENED, BITS, f"{HALF_WHITENED}@gallery", "random:4x2", CODES, HALVES)
+WITH_CLASSES = "l2+lwhiten:6:lw+l2"
+REDUCTIONS = ("none", HALF_WHITENED, WITH_CLASSES, BITS, f"{HALF_WHITENED}@gallery", "random:4x2", CODES, HALVES)
 
 
 def colours(root: Path) -> Path:

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from layerprobe import load_encoder
 from layerprobe.workflow.choose.choose_features import choose_file
 from layerprobe.workflow.choose.feature_files import read_user_features
+from layerprobe.workflow.choose.user_features import check_features
 from layerprobe.workflow.export.export_features import export_features, ranked_to_export
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import Written
@@ -46,6 +49,22 @@ def test_without_splits_all_rows_fit_what_is_shipped(tmp_path: Path) -> None:
     assert written.fitted_on == "test"
     expected = stored("l2+whiten:8:0.5+l2", FEATURES, FEATURES)
     np.testing.assert_allclose(load_encoder(written.folder)(FEATURES), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("splits", [None, np.where(LABELS < 12, "train", "test")])
+def test_a_map_with_classes_is_that_of_the_rows_it_is_fitted_on(splits: Any, tmp_path: Path) -> None:
+    given = check_features({"layer": FEATURES}, LABELS, splits)
+    request = ExportRequest(tmp_path / "out", layer="layer/lda:4:0.1")
+    ranked = ranked_to_export(given, request, Silent())
+    written = export_features(given, ranked, request, Silent(), seen=True, seed=0)
+    rows = (24 if splits is None else 12) > LABELS
+    assert written.fitted_on == ("test (24 classes)" if splits is None else "train (12 classes)")
+    lda = LinearDiscriminantAnalysis(solver="eigen", shrinkage=0.1, n_components=4)
+    train = FEATURES[rows].astype(float)
+    expected = lda.fit(train, LABELS[rows]).transform(FEATURES.astype(float)) - lda.transform(train).mean(0)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    found = load_encoder(written.folder)(FEATURES)
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-5)  # an axis has no sign
 
 
 def test_other_than_features_of_this_layer_are_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from sklearn.decomposition import PCA
 
 from benchmarks.service import png, saved
 from layerprobe import load_encoder
@@ -28,6 +29,7 @@ from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import DataError, EnvironmentFault, InterruptedRun, LayerprobeError, NumericError
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.network_input import OwnInput
+from layerprobe.values.records import RunRecord
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.export.export_run import (
@@ -44,8 +46,9 @@ from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
+from tests.workflow import choosing_runs
 from tests.workflow.conftest import Silent
-from tests.workflow.export.conftest import BITS, CODES, HALF_WHITENED, HALVES
+from tests.workflow.export.conftest import BITS, CODES, HALF_WHITENED, HALVES, WITH_CLASSES
 
 Export = Callable[..., Written]
 CONCATENATED = RankedLayer(LayerKey("c1+c3", "max"), HALF_WHITENED, "cosine")
@@ -98,10 +101,11 @@ def test_example_py_prints_the_features_of_a_file_without_layerprobe(
     np.testing.assert_allclose(json.loads(shown.stdout), values[3], atol=1e-5)
 
 
-def test_the_map_is_used_by_numpy_alone(export: Export, probed: Run) -> None:
-    written = export(f"c3/{HALF_WHITENED}")
+@pytest.mark.parametrize("chain", [HALF_WHITENED, WITH_CLASSES])
+def test_the_map_is_used_by_numpy_alone(export: Export, probed: Run, chain: str) -> None:
+    written = export(f"c3/{chain}")
     raw, _ = probed_features(probed, RankedLayer(LayerKey("c3", "max"), "none", "cosine"))
-    values, _ = probed_features(probed, RankedLayer(LayerKey("c3", "max"), HALF_WHITENED, "cosine"))
+    values, _ = probed_features(probed, RankedLayer(LayerKey("c3", "max"), chain, "cosine"))
     steps = json.loads((written.folder / "export.json").read_text())["map"]["steps"]
     assert steps == ["l2", "projection", "l2"]
     stored = np.load(written.folder / "map.npz")
@@ -207,13 +211,48 @@ def test_a_choice_within_folds_without_training_classes_is_fitted_on_what_was_se
     export: Export, probed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_gallery = export(f"c3/{HALF_WHITENED}@gallery")
-    record = probed.read()
-    without = replace(record, manifests={"test": record.manifests["test"]})
-    monkeypatch.setattr(Run, "read", lambda _: without)
+    monkeypatch.setattr(Run, "read", without_train(probed, "test"))
     layer = LayerOfRun(probed, 1, "test", RankedLayer(LayerKey("c3", "max"), HALF_WHITENED, "cosine"))
     written = export_run(layer, ExportRequest(tmp_path / "chosen", ("npz",)), Silent())
     assert written.fitted_on == "test"
     assert (written.folder / "map.npz").read_bytes() == (on_gallery.folder / "map.npz").read_bytes()
+
+
+def without_train(run: Run, *splits: str) -> Callable[[Run], RunRecord]:
+    """`Run.read` of a run of these splits alone."""
+    record = run.read()
+    return lambda _: replace(record, manifests={split: record.manifests[split] for split in splits})
+
+
+def test_a_map_with_classes_says_how_many_it_is_fitted_with(
+    export: Export, probed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = export(f"c3/{WITH_CLASSES}")
+    assert written.fitted_on == json.loads((written.folder / "export.json").read_text())["fitted_on"]
+    assert export_lines(written)[0].endswith("24 bytes an image; map fitted on train (5 classes)")
+    layer = LayerOfRun(probed, 1, "test", RankedLayer(LayerKey("c3", "max"), WITH_CLASSES, "cosine"))
+    monkeypatch.setattr(Run, "read", without_train(probed, "test"))
+    assert export_run(layer, ExportRequest(tmp_path / "t", ("npz",)), Silent()).fitted_on == "test (5 classes)"
+
+
+@pytest.mark.parametrize("chain", ["pca:3", "lwhiten:3:1"])
+def test_without_training_images_a_map_is_fitted_on_the_validation_images_that_chose_it(
+    chain: str, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    values = {split: rng.normal(size=(80, 4)).astype(np.float32) for split in ("validation", "test")}
+    ranks = {split: {choosing_runs.FC6: np.ones(80)} for split in values}
+    run = choosing_runs.write_run(
+        tmp_path, "one", ranks, features={split: {"fc6@none": rows} for split, rows in values.items()}
+    )
+    layer = LayerOfRun(run, 2, "test", replace(choosing_runs.FC6, reduction=chain))
+    written = export_run(layer, ExportRequest(tmp_path / "out", ("npz",)), Silent())
+    assert written.fitted_on.startswith("validation")
+    found = load_encoder(written.folder)(values["test"])
+    # with the covariance within classes shrunk to the identity, learned whitening is PCA but for the lengths
+    expected = PCA(3).fit(values["validation"].astype(float)).transform(values["test"].astype(float))
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=1e-5)  # an axis has no sign
 
 
 def test_without_a_layer_choose_says_which(probed: Run, export: Export) -> None:
