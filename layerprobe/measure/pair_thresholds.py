@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from layerprobe.ranking.all_pairs import AllPairs, Tile
 from layerprobe.system.errors import DataError, NumericError
+from layerprobe.values.facts import PAIRS_WITHIN_FOLDS
 from layerprobe.values.scores import Subject
 from layerprobe.values.thresholds import FALSE_ACCEPT_RATES
 from layerprobe.values.views import ErrorRates, SetThreshold
@@ -249,7 +250,8 @@ def error_rates(subject: Subject, pairs_of: Callable[[str], AllPairs], set_on: s
         SetThreshold(rate, impostor.sum() / counts.impostor_pairs.sum(), 1 - genuine.sum() / counts.genuine_pairs.sum())
         for rate, impostor, genuine in zip(FALSE_ACCEPT_RATES, counts.impostor, counts.genuine, strict=True)
     ]
-    return replace(split_rates, set_on=set_on, thresholds=tuple(placed))
+    notes = () if setting.folds is None else (f"thresholds are set on {PAIRS_WITHIN_FOLDS}",)
+    return replace(split_rates, set_on=set_on, thresholds=tuple(placed), notes=(*split_rates.notes, *notes))
 
 
 def error_rates_within_folds(subject: Subject, folds: Callable[[], Sequence[AllPairs]]) -> ErrorRates:

@@ -47,12 +47,16 @@ class AllPairs:
 
     A pair is excluded as it is from a search (`SearchRules`); among the queries themselves, if either image excludes
     the other. Likewise it is genuine if either has the other in its list of right items.
+
+    Args:
+        folds: (Q,) of queries that are paired among themselves: images of two folds are no pair. None for no folds.
     """
 
     queries: Items
     gallery: Items
     form: Form
     relevance: Relevance
+    folds: NDArray[np.int64] | None = None
 
     @property
     def itself(self) -> bool:
@@ -103,6 +107,8 @@ class AllPairs:
         counted = np.ones_like(same)
         if self.itself:
             counted = np.arange(columns.start, columns.stop) > np.arange(rows.start, rows.stop)[:, None]
+        if self.folds is not None:
+            counted &= self.folds[rows, None] == self.folds[columns]
         if relevance.groups is not None and relevance.gallery_groups is not None:
             counted &= ~(same & (relevance.groups[:, None] == relevance.gallery_groups[None, columns]))
         for pairs in (relevance.self_pairs, relevance.ignored):

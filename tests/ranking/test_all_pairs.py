@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -68,3 +70,10 @@ def test_similarities_have_the_scale_of_the_features(similarity: str) -> None:
     (first, *_) = pairs.tiles()
     expected = rows[0] @ rows[1] if similarity == "dot" else -np.linalg.norm(rows[0] - rows[1])
     assert pairs.in_user_units(float(first.similarities[0, 1])) == pytest.approx(expected)
+
+
+def test_images_of_two_folds_are_no_pair() -> None:
+    folds = np.array([0, 0, 1, 0, 1, 2, 2, 2, 1])
+    genuine, impostor = kinds(replace(all_pairs(ROWS, LABELS), folds=folds))
+    assert genuine == {(0, 1), (6, 7)}
+    assert impostor == {(0, 3), (1, 3), (2, 4), (2, 8), (4, 8), (5, 6), (5, 7)}

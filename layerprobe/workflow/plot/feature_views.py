@@ -256,9 +256,10 @@ def _error_rates(run: Run, scores: Sequence[Score], subject: Subject) -> ErrorRa
     import torch
 
     from layerprobe.measure.pair_thresholds import error_rates
+    from layerprobe.ranking.all_pairs import AllPairs
     from layerprobe.workflow.choose.features_run import require_one_map
     from layerprobe.workflow.probe.rerank import StoredSearch
-    from layerprobe.workflow.threshold.threshold import layer_pairs  # likewise
+    from layerprobe.workflow.threshold.threshold import layer_pairs, pairs_to_set_on  # likewise
 
     ranked, epoch, record = subject.ranked, subject.epoch, run.read()
     require_one_map(ranked)
@@ -269,4 +270,10 @@ def _error_rates(run: Run, scores: Sequence[Score], subject: Subject) -> ErrorRa
     measured = {score.split for score in of_epoch if score.ranked == ranked}
     measured = measured or {score.split for score in of_epoch if score.ranked.layer == ranked.layer}
     unseen = [split for split in searches if split in measured and split != TESTED]
-    return error_rates(subject, lambda split: layer_pairs(searches[split], ranked), unseen[0] if unseen else None)
+
+    def pairs_of(split: str) -> AllPairs:
+        if split == TESTED:
+            return layer_pairs(searches[split], ranked)
+        return pairs_to_set_on(searches[split], ranked, run.feature_head(epoch, split).rows[0])[0]
+
+    return error_rates(subject, pairs_of, unseen[0] if unseen else None)

@@ -168,6 +168,22 @@ class StoredSearch:
         fit_without = self._fits(search, ranked.layer, parse_chain(ranked.reduction))
         return [search.features_of(fold, fit_without(fold))[1] for fold in np.unique(search.folds).tolist()]
 
+    def out_of_fold(
+        self, ranked: RankedLayer, seed: int, *, units: NDArray[np.int64] | None = None
+    ) -> tuple[Features, NDArray[np.int64]]:
+        """The features of all queries, each by a reduction fitted on the other folds, and the fold of each.
+
+        Args:
+            seed: of the folds.
+            units: as of `in_folds`.
+        """
+        search = self._fold_search(ranked, seed, units)
+        fit_without = self._fits(search, ranked.layer, parse_chain(ranked.reduction))
+        parts = [search.features_of(fold, fit_without(fold)) for fold in np.unique(search.folds).tolist()]
+        values = torch.cat([torch.as_tensor(features.values) for _, features in parts])
+        in_order = torch.from_numpy(np.argsort(np.concatenate([rows for rows, _ in parts])))
+        return Features(values[in_order.to(values.device)], search.queries.labels, search.queries.ids), search.folds
+
     def _fits(self, search: FoldSearch, layer: LayerKey, chain: Chain) -> Callable[[int], Reduce | None]:
         """Fold -> a chain of reductions, fitted without it."""
         learned = is_learned_whitening(chain.text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from layerprobe.measure.analysis import Features
 from layerprobe.measure.pair_thresholds import (
     Accepted,
     PairCounts,
@@ -21,16 +23,18 @@ from layerprobe.measure.pair_thresholds import (
 )
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.statistics.pair_rates import pairs_of_units, rate_intervals
 from layerprobe.statistics.units import UnitSums, effective_number, intervals
 from layerprobe.system.errors import DataError, NotFiniteError, NumericError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.tables.tables import TextTable
-from layerprobe.values.facts import chosen_on_text, split_header
+from layerprobe.values.choice import FOLDS
+from layerprobe.values.facts import PAIRS_WITHIN_FOLDS, chosen_on_text, split_header
 from layerprobe.values.intervals import FEWEST_UNITS, Interval, IntervalKind, SamplingUnits
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
-from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.thresholds import MeasuredThresholds, PairedSplit, Rate, Threshold
+from layerprobe.workflow.choose.candidates import whole_units
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_features import choose_file
 from layerprobe.workflow.choose.features_run import (
@@ -39,7 +43,6 @@ from layerprobe.workflow.choose.features_run import (
     rows_by_split,
     run_of_features,
 )
-from layerprobe.workflow.choose.indexed_layer import read_searched
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.user_features import UserFeatures
 from layerprobe.workflow.probe.reducing import FITTED_ON
@@ -60,6 +63,7 @@ from layerprobe.workflow.threshold.request import ThresholdRequest
 
 _MOST = 0.8  # of the impostor pairs
 _DIVIDED = 4  # classes, of which two set a threshold and two measure it
+_PER_FOLD = 2  # classes, or clusters of them, so that there are impostor pairs
 _SEED = 0
 _MEASURES = {
     "cosine": "the cosine",
@@ -91,10 +95,13 @@ def threshold(run: Run, request: ThresholdRequest, listener: Listener) -> Measur
         split = split_to_set_on(run)
         ranked, epoch = _find_layer(run, split, request.layer)
     device = from_recipe.choose_device("auto")
-    setting, testing = (layer_pairs(StoredSearch(run, epoch, name, device), ranked) for name in (split, "test"))
+    fitted_on = FITTED_ON if FITTED_ON in run.read().manifests else split
+    searches = {name: StoredSearch(run, epoch, name, device, fitted_on) for name in (split, "test")}
+    setting_units = whole_units(run, split, *run.feature_head(epoch, split).rows, cluster)
+    setting, notes = pairs_to_set_on(searches[split], ranked, setting_units)
+    testing = layer_pairs(searches["test"], ranked)
     folders = folders_note_of_run(run, epoch, "test") if cluster is None else None
-    fitted_on_it = split == "train" and parse_chain(ranked.reduction).fits_on_train
-    pairs = LayerPairs(run.name, epoch, ranked, split, setting, testing, fitted_on_it, cluster, units, folders)
+    pairs = LayerPairs(run.name, epoch, ranked, split, setting, testing, notes, cluster, units, folders)
     return measure_thresholds(pairs, request.rates, listener)
 
 
@@ -126,25 +133,18 @@ def threshold_of_features(features: UserFeatures, request: ThresholdRequest, lis
         on_half = " on that half; on all classes it may select another" if halved else ""
         listener.say(f"layer {layer}, as layerprobe choose selects{on_half}")
     ranked = ranked_of_rows(features, layer)
-    searched, _ = read_searched(run, EPOCH, ranked, split, torch.device("cpu"))
-    setting, testing = (
-        all_pairs(
-            torch.as_tensor(values),
-            features.labels[rows[name]],
-            similarity=ranked.similarity,  # type: ignore[arg-type] # checked where the layer is named
-            rules=None if features.groups is None else SearchRules(groups=features.groups[rows[name]]),
-        )
-        for name, values in ((split, searched.training), ("test", searched.queries.values))
-    )
+    fitted_on = FITTED_ON if FITTED_ON in rows else split
+    searches = {name: StoredSearch(run, EPOCH, name, torch.device("cpu"), fitted_on) for name in (split, "test")}
+    setting, notes = pairs_to_set_on(searches[split], ranked, features.units[rows[split]])
+    testing = layer_pairs(searches["test"], ranked)
     clusters, folders = None, None
     if features.cluster is not None:
         clusters = (features.units[rows["test"]],) * 2
     elif features.class_names:
         folders = folders_note(features.class_names[x] for x in np.unique(features.labels[rows["test"]]).tolist())
     file = "features" if features.file is None else features.file.name
-    fitted_on_it = FITTED_ON not in rows and parse_chain(ranked.reduction).fits
     pairs = LayerPairs(
-        file, features.epoch, ranked, split, setting, testing, fitted_on_it, features.cluster, clusters, folders
+        file, features.epoch, ranked, split, setting, testing, notes, features.cluster, clusters, folders
     )
     return measure_thresholds(pairs, request.rates, listener)
 
@@ -159,7 +159,7 @@ class LayerPairs:
         split: that thresholds are set on.
         setting: its pairs.
         testing: those of test.
-        fitted_on_it: whether the reduction was fitted on the classes of this split.
+        setting_notes: on `setting`.
         cluster: the column whose texts are the units of intervals; None: units are classes.
         units: of the test queries and of the items that they are paired with; None: their classes.
         folders: a note on classes of test that lie in folders.
@@ -171,7 +171,7 @@ class LayerPairs:
     split: str
     setting: AllPairs
     testing: AllPairs
-    fitted_on_it: bool
+    setting_notes: tuple[str, ...] = ()
     cluster: str | None = None
     units: tuple[Units, Units] | None = None
     folders: str | None = None
@@ -213,10 +213,7 @@ def measure_thresholds(pairs: LayerPairs, rates: Sequence[float], listener: List
             strict=True,
         )
     ]
-    notes, kind = [], IntervalKind(cluster=pairs.cluster)
-    if pairs.fitted_on_it:
-        flattered = "was fitted on the choosing classes themselves, so their rates flatter it"
-        notes.append(f"{pairs.ranked.reduction} {flattered}")
+    notes, kind = list(pairs.setting_notes), IntervalKind(cluster=pairs.cluster)
     if collapsed := [chosen_on_text(x.split) for x, y in ((set_on, counts), (test, tested)) if y.collapsed]:
         notes.append(f"all similarities are equal to 1e-6 on {' and '.join(collapsed)}: it has collapsed")
     units = test.classes if pairs.units is None else len(np.unique(pairs.units[0]))
@@ -256,7 +253,12 @@ def layer_pairs(search: StoredSearch, ranked: RankedLayer) -> AllPairs:
     # A reduction that is not ranked is fitted anew, on the features that the layer itself was ranked by.
     is_ranked = ranked in search.run.ranks(search.epoch, search.split).stored.ranks
     search.require_stored(ranked if is_ranked else replace(ranked, reduction=NO_REDUCTION))
-    queries, gallery = search.features(ranked)
+    return _pairs_of(search, ranked, *search.features(ranked))
+
+
+def _pairs_of(
+    search: StoredSearch, ranked: RankedLayer, queries: Features, gallery: Features | None = None
+) -> AllPairs:
     try:
         return all_pairs(
             torch.as_tensor(queries.values),
@@ -271,6 +273,33 @@ def layer_pairs(search: StoredSearch, ranked: RankedLayer) -> AllPairs:
     except NotFiniteError as error:
         message = f"{ranked} has no threshold on {search.split}: {error.message}"
         raise NumericError(message, fix="Choose a layer whose features are finite") from error
+
+
+def pairs_to_set_on(
+    search: StoredSearch, ranked: RankedLayer, units: NDArray[np.int64]
+) -> tuple[AllPairs, tuple[str, ...]]:
+    """The pairs of a split's images that thresholds of a layer are set on, with notes.
+
+    Similarities of classes that a reduction is fitted on are distributed otherwise than those of new classes. Then they
+    are the pairs within folds, by fits on the other folds; all pairs where that cannot be done.
+
+    Args:
+        units: (Q,) that the folds divide, each a class or several.
+
+    Raises:
+        DataError: as of `layer_pairs`.
+        NumericError: likewise.
+    """
+    if search.fitted_on != search.split or not parse_chain(ranked.reduction).fits_on_train:
+        return layer_pairs(search, ranked), ()
+    if len(np.unique(units)) >= _PER_FOLD * FOLDS:
+        search.require_stored(replace(ranked, reduction=NO_REDUCTION))
+        with contextlib.suppress(NotApplicableError):  # the other folds may have too low a rank
+            features, folds = search.out_of_fold(ranked, int(search.run.read().seed), units=units)
+            note = f"{chosen_on_text(search.split)}: {PAIRS_WITHIN_FOLDS}"
+            return replace(_pairs_of(search, ranked, features), folds=folds), (note,)
+    note = f"{ranked.reduction} was fitted on the choosing classes themselves, so their rates flatter it"
+    return layer_pairs(search, ranked), (note,)
 
 
 def split_to_set_on(run: Run, epoch: int | None = None) -> str:

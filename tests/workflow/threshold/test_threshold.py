@@ -9,19 +9,30 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from layerprobe.cli.output import Terminal
 from layerprobe.data.splits import Dataset, Split
+from layerprobe.statistics.choice import folds_of_queries
 from layerprobe.statistics.pair_rates import rate_intervals
 from layerprobe.statistics.units import UnitSums, intervals
 from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.values.thresholds import MeasuredThresholds
 from layerprobe.workflow.choose.user_features import check_features
+from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run import from_recipe, units
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.threshold.request import ThresholdRequest
-from layerprobe.workflow.threshold.threshold import split_in_halves, threshold, threshold_of_features, threshold_table
+from layerprobe.workflow.threshold.threshold import (
+    pairs_to_set_on,
+    split_in_halves,
+    threshold,
+    threshold_of_features,
+    threshold_table,
+)
 from tests.reductions.fitting import stored
 from tests.workflow.choosing_runs import C2, FC6, labels_of, write_run
 from tests.workflow.stored_ranks import ranked
@@ -371,7 +382,59 @@ def test_a_reduction_is_that_of_the_rows_it_is_fitted_on() -> None:
     values = stored("pca:2", VALUES[SPLITS == "validation"], VALUES)
     for row in found.thresholds:
         assert (row.far.accepted, row.tar.accepted) == brute_force_of(np.equal(SPLITS, "test"), row.similarity, values)
-    assert "pca:2 was fitted on the choosing classes themselves, so their rates flatter it" in found.notes
+
+
+def reduced_by_sklearn(
+    chain: str, train: NDArray[Any], labels: NDArray[np.int64], asked: NDArray[Any]
+) -> NDArray[np.float64]:
+    """Some rows through scikit-learn's PCA or LDA, less the mean of what it is fitted on."""
+    lda = LinearDiscriminantAnalysis(solver="eigen", shrinkage=0.1, n_components=2)
+    fitted = (lda if chain.startswith("lda") else PCA(2)).fit(train.astype(float), labels)
+    centred: NDArray[np.float64] = fitted.transform(asked.astype(float)) - fitted.transform(train.astype(float)).mean(0)
+    return centred
+
+
+@pytest.mark.parametrize("chain", ["pca:2", "lda:2:0.1"])
+def test_thresholds_of_a_reduction_are_set_on_classes_that_it_is_not_fitted_on(chain: str) -> None:
+    values, labels = VALUES[SPLITS == "validation"].astype(np.float32), LABELS[SPLITS == "validation"]
+    folds, similarities, same = folds_of_queries(labels, seed=0), [], []
+    for fold in range(5):
+        others, own = folds != fold, labels[folds == fold]
+        reduced = reduced_by_sklearn(chain, values[others], labels[others], values[~others])
+        reduced /= np.linalg.norm(reduced, axis=1, keepdims=True)
+        pairs = np.triu_indices(len(own), 1)
+        similarities.append((reduced @ reduced.T)[pairs])
+        same.append(own[pairs[0]] == own[pairs[1]])
+    similarity, genuine = np.concatenate(similarities), np.concatenate(same)
+    found = made_of_rows(f"deep/{chain}")
+    # a fold has 4 classes of 4 images: 5 x 4 x 6 genuine pairs, 5 x 6 x 16 others
+    assert (found.set_on.genuine, found.set_on.impostor) == (120, 480)
+    impostor = np.sort(similarity[~genuine])[::-1]
+    for row in found.thresholds:
+        allowed = int(480 * row.asked)
+        assert row.similarity == pytest.approx(impostor[allowed], abs=1e-6)
+        accepted = int((similarity[genuine] >= impostor[allowed]).sum())
+        assert (row.set_far.accepted, row.set_tar.accepted) == (allowed, accepted)
+    note = "validation: pairs within each fifth of the classes, with reductions fitted on the other four"
+    assert found.notes[0] == note
+
+
+def test_thresholds_of_too_few_classes_for_folds_say_that_their_rates_are_flattered() -> None:
+    few = LABELS < 18
+    splits = np.where(LABELS[few] < 9, "validation", "test")
+    given = check_features({"deep": VALUES[few]}, LABELS[few], splits)
+    found = threshold_of_features(given, ThresholdRequest("deep/lda:2", (0.1,)), SILENT)
+    assert found.set_on.impostor == 36 * 35 // 2 - 9 * 6  # of 9 classes of 4 images
+    assert found.notes[0] == "lda:2 was fitted on the choosing classes themselves, so their rates flatter it"
+
+
+def test_only_a_reduction_that_is_fitted_on_the_split_is_fitted_in_folds(tmp_path: Path) -> None:
+    run, lda, folds = run_of(tmp_path), replace(FC6, reduction="lda:2:0.1"), {}
+    for fitted_on in ("validation", "test"):
+        search = StoredSearch(run, 2, "validation", torch.device("cpu"), fitted_on)
+        pairs, notes = pairs_to_set_on(search, lda, labels_of("validation"))
+        folds[fitted_on] = (pairs.folds is not None, len(notes))
+    assert folds == {"validation": (True, 1), "test": (False, 0)}
 
 
 def test_pairs_of_one_group_do_not_count() -> None:
