@@ -141,11 +141,18 @@ def open_stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[l
         from layerprobe.workflow.probe.reducing import fit_notes
         from layerprobe.workflow.probe.rerank import StoredSearch  # it imports torch, which other plots do without
 
-        features, _ = StoredSearch(run, epoch_read, split, torch.device("cpu")).features(ranked)
+        search = StoredSearch(run, epoch_read, split, torch.device("cpu"), _split_to_fit_on(run))
+        features, _ = search.features(ranked)
         notes = (*notes, *(x for x in fit_notes(parse_chain(ranked.reduction), split) if x not in notes))
         return LabelledFeatures(features.values.numpy(), features.labels, notes)  # type: ignore[union-attr] # in memory
 
     return [score for score in scores if score.split not in missing], read
+
+
+def _split_to_fit_on(run: Run) -> str:
+    """The split that a map of a whole split is fitted on: train, or validation, which chose it within folds."""
+    splits = run.read().manifests
+    return "validation" if "validation" in splits and "train" not in splits else "train"
 
 
 def read_layers(
@@ -265,7 +272,8 @@ def _error_rates(run: Run, scores: Sequence[Score], subject: Subject) -> ErrorRa
     require_one_map(ranked)
     seen = any(has_seen_train(record, other_epoch) for other_epoch in range(record.epochs_done + 1))
     splits = (TESTED, "validation", *([] if seen else ["train"]))
-    searches = {split: StoredSearch(run, epoch, split, torch.device("cpu")) for split in splits}
+    fitted_on = _split_to_fit_on(run)
+    searches = {split: StoredSearch(run, epoch, split, torch.device("cpu"), fitted_on) for split in splits}
     of_epoch = [score for score in scores if score.epoch == epoch]
     measured = {score.split for score in of_epoch if score.ranked == ranked}
     measured = measured or {score.split for score in of_epoch if score.ranked.layer == ranked.layer}

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sklearn.decomposition import PCA
 
 from layerprobe import store
 from layerprobe.measure.distributions import LabelledFeatures
@@ -15,13 +16,22 @@ from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind, SamplingUnits
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
-from layerprobe.workflow.plot.feature_views import histograms_of, open_stored, read_layers, select_layers, spectra_of
+from layerprobe.values.views import Selected
+from layerprobe.workflow.plot.feature_views import (
+    histograms_of,
+    open_stored,
+    read_layers,
+    select_layers,
+    selected_error_rates,
+    selected_histograms,
+    spectra_of,
+)
 from layerprobe.workflow.probe.reducing import IN_SAMPLE
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
 from tests.scores import with_layer
-from tests.workflow import drawn_run
+from tests.workflow import choosing_runs, drawn_run
 
 NAMES = ("pool1", "pool2", "pool3", "pool4", "pool5", "fc6")
 SCORE = Score("one", "abc", 0, 1, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, None, 4)
@@ -185,6 +195,24 @@ def probed(folder: Path) -> dict[str, NDArray[np.float32]]:
             run.feature_file(1, split), key, rows, store.Columns({layer: 3}, "cpu", 8), [{layer: values}]
         )
     return found
+
+
+def test_without_training_images_a_selected_map_is_fitted_on_validation(tmp_path: Path) -> None:
+    rng, splits = np.random.default_rng(0), ("validation", "test")
+    features = {split: {"fc6@none": rng.normal(size=(80, 4)).astype(np.float32)} for split in splits}
+    ranks = {split: {choosing_runs.FC6: np.ones(80)} for split in splits}
+    run, pca = choosing_runs.write_run(tmp_path, "one", ranks, features=features), PCA(2)
+    score = replace(SCORE, run="one", epoch=2, ranked=replace(choosing_runs.FC6, reduction="pca:2"))
+    selected = Selected("fc6, PCA to 2", score, 2)
+    (rates,) = selected_error_rates(run, run.scores(), selected)
+    same_class, _ = selected_histograms(run, run.scores(), selected)
+    values = pca.fit(features["validation"]["fc6@none"]).transform(features["test"]["fc6@none"])
+    values /= np.linalg.norm(values, axis=1, keepdims=True)
+    labels, (rows, columns) = choosing_runs.labels_of("test"), np.triu_indices(80, 1)
+    genuine = (values @ values.T)[rows, columns][labels[rows] == labels[columns]]
+    assert same_class.median == pytest.approx(np.median(genuine), abs=1e-3)
+    assert rates.set_on == "validation"
+    assert any(note.startswith("thresholds are set on pairs within each fifth") for note in rates.notes)
 
 
 def test_features_of_the_classes_that_their_map_is_fitted_with_say_so(tmp_path: Path) -> None:
