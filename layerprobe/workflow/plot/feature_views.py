@@ -282,6 +282,7 @@ def _error_rates(run: Run, scores: Sequence[Score], subject: Subject) -> ErrorRa
     def pairs_of(split: str) -> AllPairs:
         if split == TESTED:
             return layer_pairs(searches[split], ranked)
-        return pairs_to_set_on(searches[split], ranked, run.feature_head(epoch, split).rows[0])[0]
+        labels = run.feature_head(epoch, split).rows[0].astype(np.int64)
+        return pairs_to_set_on(searches[split], ranked, labels)[0]
 
     return error_rates(subject, pairs_of, unseen[0] if unseen else None)

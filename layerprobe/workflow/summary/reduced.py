@@ -64,9 +64,7 @@ def processed_layers(
 def in_sample_text(processings: Iterable[PostProcessing], split: str | None) -> str:
     """That reductions are fitted with the classes of a split, so that it does not choose them; empty without any."""
     names = [processing.reduction for processing in processings if processing.needs_labels and split == FITTED_ON]
-    return (
-        f"excluded from the choice, as fitted with the {CHOOSING}: {', '.join(dict.fromkeys(names))}" if names else ""
-    )
+    return f"in-sample on the {CHOOSING}, so not chosen there: {', '.join(dict.fromkeys(names))}" if names else ""
 
 
 def unmeasured_text(run: Run, split: str) -> str:

@@ -151,8 +151,8 @@ def test_there_is_no_hint_where_an_equal_dimension_is_stored(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("others", "note"),
     [
-        ((L2,), "^excluded from the choice, as fitted with the choosing classes: lda:2$"),
-        ((), "^no post-processing can be chosen without the classes of test: excluded from the choice, as fitted"),
+        ((L2,), "^in-sample on the choosing classes, so not chosen there: lda:2$"),
+        ((), "^no post-processing can be chosen without the classes of test: in-sample on the choosing classes"),
     ],
 )
 def test_a_reduction_that_is_fitted_with_the_choosing_classes_is_named_and_not_chosen(
