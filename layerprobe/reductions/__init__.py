@@ -3,6 +3,6 @@
 PCA, whitening, maps learned from classes, random projection, binary codes ... as chains fitted on training features a
 batch at a time, whose fits are steps that can be exported.
 
-Types and words: `Chain`, `Reduction`, `Moments`, `ClassMoments`, `Spectrum`, `PCA`, `FoldFits`, `Projection`,
+Types and words: `Chain`, `Reduction`, `Moments`, `ClassMoments`, `Spectrum`, `PCA`, `FoldProjections`, `Projection`,
 `SlicedRows`; covariance, directions.
 """

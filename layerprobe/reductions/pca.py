@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce as folded
 from typing import TYPE_CHECKING
@@ -131,7 +130,7 @@ class Whiten(PCA):
         return whitening(leading(self._name, self.dim(dim), batches, dim), self._power)
 
 
-def whitening(spectrum: Spectrum, power: float) -> Reduce:
+def whitening(spectrum: Spectrum, power: float) -> Projection:
     """The projection onto principal axes, each divided by its variance to the power of half of `power`."""
     return Projection(spectrum.axes / spectrum.variances ** (power / 2), spectrum.mean)
 
@@ -275,16 +274,23 @@ def with_signs(axes: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class FoldFits:
-    """A chain that is fitted on several parts of the same features.
+class FoldProjections:
+    """A projection of features of length 1, fitted on several parts of them.
 
     Args:
-        name: that `reductions.chain` knows it by.
-        fits: fold -> fitted on all other folds; None -> on all of them.
+        fits: fold -> fitted on all other folds; None -> on all of them. All have as many axes, the leading one first.
     """
 
-    name: str
-    fits: Mapping[int | None, Reduce]
+    fits: Mapping[int | None, Projection]
+
+    @property
+    def dim(self) -> int:
+        """The number of axes: the minimum of those asked for, the features' dimensions and the rank of each fit."""
+        return min(projection.matrix.shape[1] for projection in self.fits.values())
+
+    def onto(self, count: int, end: Reduce) -> Callable[[int | None], Reduce]:
+        """Fold -> its map onto the first axes, with what comes after the projection."""
+        return lambda fold: InTurn((unit, self.fits[fold].onto(count), end))
 
 
 def half_whitened(dim: int) -> str:
@@ -292,23 +298,22 @@ def half_whitened(dim: int) -> str:
     return f"l2+whiten:{dim}:{_POWER}+l2"
 
 
-def is_half_whitening(chain: str) -> bool:
-    """Whether a chain of reductions is half-whitening to any number of dimensions."""
-    return re.fullmatch(rf"l2\+whiten:\d+:{_POWER}\+l2", chain) is not None
-
-
 def half_whitening(
-    blocks: Blocks, folds: NDArray[np.int64], without: Collection[int | None] = (None,)
-) -> FoldFits | None:
-    """Fit half-whitening, `l2+whiten:D:0.5+l2`, on all folds of features but one, for each of some.
+    blocks: Blocks,
+    folds: NDArray[np.int64],
+    without: Collection[int | None] = (None,),
+    most: int = MOST_DIMENSIONS,
+) -> FoldProjections | None:
+    """Fit `whiten:D:0.5` of features of length 1 on all folds but one, for each of some.
 
-    D is the minimum of 128, the features' dimensions and the rank of each fit. The moments of each fold are taken once,
-    and merged for every fit: the results are those of the chain on the same rows, up to rounding.
+    The moments of each fold are taken once, and merged for every fit: the results are those of the chain on the same
+    rows, up to rounding.
 
     Args:
         blocks: (N, D) features.
         folds: (N,) the fold of each row.
         without: the folds to hold out, one for each fit; None: fit on all.
+        most: axes.
 
     Returns:
         None where the features of a fit are all the same, or are a single row.
@@ -321,7 +326,7 @@ def half_whitening(
     names = np.unique(folds).tolist()
     moments = (moments_of(map(unit, Marked(blocks, folds == fold)), dim) for fold in names)
     parts: dict[int, Moments] = dict(zip(names, moments, strict=True))
-    most = min(MOST_DIMENSIONS, dim)
+    most = min(most, dim)
     spectra = {}
     for held_out in without:
         fitted_on = [moments for fold, moments in parts.items() if fold != held_out]
@@ -329,10 +334,6 @@ def half_whitening(
     most = min(spectrum.rank for spectrum in spectra.values())
     if most < 1:
         return None
-    return FoldFits(
-        half_whitened(most),
-        {
-            held_out: InTurn((unit, whitening(spectrum.first(most), _POWER), unit))
-            for held_out, spectrum in spectra.items()
-        },
+    return FoldProjections(
+        {held_out: whitening(spectrum.first(most), _POWER) for held_out, spectrum in spectra.items()}
     )

@@ -137,6 +137,10 @@ class Projection:
         centred = features if self.mean is None else features - self.mean
         return centred @ self.matrix.to(features.device)
 
+    def onto(self, count: int) -> Projection:
+        """The projection onto the first columns alone."""
+        return Projection(self.matrix[:, :count].contiguous(), self.mean)
+
 
 @dataclass(frozen=True, eq=False)
 class InTurn:

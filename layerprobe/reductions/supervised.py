@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.reductions.applying import Blocks, MappedBatches, Marked
-from layerprobe.reductions.pca import FoldFits, Moments, Spectrum, leading_of, with_signs
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.pca import MOST_DIMENSIONS, FoldProjections, Moments, Spectrum, leading_of, with_signs
 from layerprobe.reductions.reduction import (
     FitInputs,
-    InTurn,
     NotApplicableError,
     Projection,
     Reduction,
@@ -25,6 +25,7 @@ from layerprobe.reductions.reduction import (
 )
 from layerprobe.reductions.unfitted import unit
 from layerprobe.system.errors import NotFiniteError, RecipeError
+from layerprobe.values.layers import NO_REDUCTION
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -329,31 +330,51 @@ def _project_onto(name: str, whitening: Tensor, spectrum: Spectrum, count: int) 
 
 
 FEWEST_CLASSES = 16  # of two images or more, on which learned whitening is fitted to be a candidate of `choose`
-DIMENSIONS = 128, 64  # of these candidates
+LEARNED_DIMENSIONS = MOST_DIMENSIONS, 64  # of these candidates
 
 
-def is_learned_whitening(chain: str) -> bool:
-    """Whether a chain of reductions is one that `learned_whitening` fits."""
-    return re.fullmatch(r"l2\+lwhiten:\d+:lw\+l2", chain) is not None
+def learned_whitened(dim: int) -> str:
+    """The name of learned whitening to some dimensions, of features of length 1, to features of length 1."""
+    return f"l2+lwhiten:{dim}:lw+l2"
+
+
+def parse_whitening(chain: str) -> tuple[bool, int, str] | None:
+    """Whether a chain is learned and not half-whitening of features of length 1, to how many dimensions, and the rest.
+
+    Returns:
+        None for another chain, and where the rest is fitted, too.
+    """
+    match = re.fullmatch(r"l2\+(?:whiten:(\d+):0\.5|lwhiten:(\d+):lw)(?:\+([^@]+))?", chain)
+    if match is None:
+        return None
+    half, learned, rest = match.groups()
+    end = parse_chain(rest or NO_REDUCTION)
+    return (
+        None if end.fits or end.draws or end.needs_classifier else (learned is not None, int(half or learned), end.text)
+    )
 
 
 def learned_whitening(
-    blocks: Blocks, labels: NDArray[np.int64], folds: NDArray[np.int64], without: Collection[int | None] = (None,)
-) -> list[FoldFits]:
-    """Fit learned whitening, `l2+lwhiten:D:lw+l2`, on all folds of classes but one, for each of some.
+    blocks: Blocks,
+    labels: NDArray[np.int64],
+    folds: NDArray[np.int64],
+    without: Collection[int | None] = (None,),
+    most: int = MOST_DIMENSIONS,
+) -> FoldProjections | None:
+    """Fit `lwhiten:D:lw` of features of length 1 on all folds of classes but one, for each of some.
 
-    D is 128 and 64, or the features' dimensions and the rank of each fit where that is less. The moments of each fold
-    are taken once, and merged for every fit: the results are those of the chain on the same rows, up to rounding.
+    The moments of each fold are taken once, and merged for every fit: the results are those of the chain on the same
+    rows, up to rounding.
 
     Args:
         blocks: (N, D) features.
         labels: (N,) the class of each row.
         folds: (N,) the fold of each row; a class is in one fold.
-        without: as of `half_whitening`.
+        without: the folds to hold out, one for each fit; None: fit on all.
+        most: axes.
 
     Returns:
-        A chain for each D; none where a fit has fewer than 16 classes of two images or more, or where a class's
-        features do not differ.
+        None where a fit has fewer than 16 classes of two images or more, or where a class's features do not differ.
 
     Raises:
         NotFiniteError: a row holds NaN or Inf.
@@ -363,22 +384,15 @@ def learned_whitening(
     for fold in np.unique(folds).tolist():
         batches = MappedBatches(Marked(blocks, folds == fold), unit)
         parts[fold] = class_moments_of(batches, dim, labels[folds == fold])
-    most = min(DIMENSIONS[0], dim)
     leading: dict[int | None, tuple[Tensor, Spectrum]] = {}
     for held_out in without:
         moments = folded(ClassMoments.merged, [part for fold, part in parts.items() if fold != held_out])
         if int((moments.counts >= 2).sum()) < FEWEST_CLASSES:
-            return []
+            return None
         try:
             whitening = _whitening_within("", moments, ledoit_wolf(moments), power=1.0)
         except NotApplicableError:
-            return []
-        leading[held_out] = _leading(moments, moments.whole, whitening, most)
-    most = min(spectrum.rank for _, spectrum in leading.values())
-    return [
-        FoldFits(
-            f"l2+lwhiten:{count}:lw+l2",
-            {name: InTurn((unit, _project_onto("", *axes, count), unit)) for name, axes in leading.items()},
-        )
-        for count in dict.fromkeys(min(size, most) for size in DIMENSIONS)
-    ]
+            return None
+        leading[held_out] = _leading(moments, moments.whole, whitening, min(most, dim))
+    count = min(spectrum.rank for _, spectrum in leading.values())
+    return FoldProjections({held_out: _project_onto("", *axes, count) for held_out, axes in leading.items()})

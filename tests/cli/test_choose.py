@@ -184,7 +184,7 @@ def test_train_rows_of_a_file_do_not_choose(choose: Command, tmp_path: Path) -> 
     assert out.startswith(
         "Cross-fitted on the 20 test classes, as the network may have been trained on the\n  20 train"
     )
-    assert "How sure: chosen among 2 candidates on 20 test classes." in out
+    assert "How sure: chosen among 3 candidates on 20 test classes." in out
     assert "\nevery fold searches the whole gallery\n" in out
     code, out, err = choose("train.npz")
     assert (code, out, err.count("\n")) == (2, "", 1)

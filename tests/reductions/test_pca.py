@@ -14,6 +14,7 @@ from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.pca import half_whitening, leading_of, moments_of, spectrum_of
 from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.reductions.unfitted import unit
 from layerprobe.system.errors import NotFiniteError, RecipeError
 from tests.reductions.fitting import features, fitted
 
@@ -185,19 +186,19 @@ def test_a_fit_without_a_fold_is_that_of_the_chain_on_the_other_rows() -> None:
     values, folds = rng.normal(1, 1, (5000, 6)) * np.arange(1, 7), rng.integers(3, size=5000)
     found = half_whitening(Blocks(values, CPU), folds, [0, 2, None])
     assert found is not None
-    assert found.name == "l2+whiten:6:0.5+l2"
+    assert found.dim == 6
     some = torch.from_numpy(values[:50])
-    for left, reduce in found.fits.items():
+    for left in found.fits:
         rows = values if left is None else values[folds != left]
-        expected = parse_chain(found.name).fit([torch.from_numpy(rows)], 6, seed=0)
-        assert (reduce(some) - expected(some)).abs().max() < 1e-10
+        expected = parse_chain("l2+whiten:6:0.5+l2").fit([torch.from_numpy(rows)], 6, seed=0)
+        assert (found.onto(6, unit)(left)(some) - expected(some)).abs().max() < 1e-10
 
 
 def test_the_dimensions_are_the_least_rank_of_the_fits() -> None:
     values = np.random.default_rng(0).normal(size=(9, 6))  # without fold 0 three rows are left, of rank 2
     found = half_whitening(Blocks(values, CPU), np.array([0] * 6 + [1] * 3), [0, 1, None])
     assert found is not None
-    assert found.name == "l2+whiten:2:0.5+l2"
+    assert found.dim == 2
 
 
 def test_features_that_are_all_the_same_have_none() -> None:

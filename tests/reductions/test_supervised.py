@@ -16,10 +16,10 @@ from layerprobe.reductions.reduction import NotApplicableError, Projection
 from layerprobe.reductions.supervised import (
     ClassMoments,
     class_moments_of,
-    is_learned_whitening,
     learned_whitening,
     ledoit_wolf,
     oracle_approximating,
+    parse_whitening,
 )
 from layerprobe.system.errors import LayerprobeError, NotFiniteError, RecipeError
 from tests.reductions.fitting import CPU, features
@@ -192,35 +192,58 @@ def test_fits_without_folds_are_those_of_the_chain_on_the_other_classes() -> Non
     """Merged moments, for both numbers of dimensions: 47 rows that are fitted on have rank 46."""
     rows, labels, folds = many_classes()
     fits = learned_whitening(Blocks(rows, CPU), labels, folds, [None, 0, 2])
-    least = min((folds != fold).sum() for fold in (0, 2)) - 1
-    assert [fit.name for fit in fits] == [f"l2+lwhiten:{least}:lw+l2"]
-    for fold, reduce in fits[0].fits.items():
-        others = folds != fold if fold is not None else folds >= 0
-        expected = fitted(fits[0].name, rows[others], labels[others], rows)
-        assert np.allclose(reduce(torch.from_numpy(rows)).numpy(), expected, atol=1e-8)
+    assert fits is not None
+    assert fits.dim == min((folds != fold).sum() for fold in (0, 2)) - 1
+    for count, end in ((fits.dim, "l2"), (5, "int8")):
+        map_without = fits.onto(count, parse_chain(end).fit((), count, seed=0))
+        for fold in (None, 0, 2):
+            others = folds != fold if fold is not None else folds >= 0
+            expected = fitted(f"l2+lwhiten:{count}:lw+{end}", rows[others], labels[others], rows)
+            assert np.allclose(map_without(fold)(torch.from_numpy(rows)).numpy(), expected, atol=1e-8)
 
 
-def test_wide_features_are_whitened_to_128_and_to_64() -> None:
-    """Of 400 rows."""
+def test_features_are_whitened_to_128_dimensions_unless_more_are_asked_for() -> None:
+    """Of 130, by 400 rows."""
     labels = np.repeat(np.arange(40), 10)
-    fits = learned_whitening(Blocks(features(400, 130), CPU), labels, labels % 5)
-    assert [fit.name for fit in fits] == ["l2+lwhiten:128:lw+l2", "l2+lwhiten:64:lw+l2"]
-    assert all(is_learned_whitening(fit.name) for fit in fits)
+    blocks = Blocks(features(400, 130), CPU)
+    dims = [learned_whitening(blocks, labels, labels % 5, [None], most) for most in (128, 130, 500)]
+    assert [None if fits is None else fits.dim for fits in dims] == [128, 130, 130]
+
+
+@pytest.mark.parametrize(
+    ("chain", "parts"),
+    [
+        ("l2+lwhiten:64:lw+l2", (True, 64, "l2")),
+        ("l2+lwhiten:64:lw", (True, 64, "none")),
+        ("l2+whiten:8:0.5+l2+float16", (False, 8, "l2+float16")),
+        ("l2+whiten:8:0.5+binary", (False, 8, "binary")),
+        ("l2+whiten:8:1+l2", None),
+        ("lwhiten:64:lw+l2", None),
+        ("l2+lwhiten:64:0.1+l2", None),
+        ("l2+whiten:8:0.5+l2@gallery", None),
+        ("l2+whiten:8:0.5+pca:4", None),
+        ("l2+whiten:8:0.5+random:4", None),
+        ("none", None),
+    ],
+)
+def test_the_chains_that_fits_by_fold_serve_are_told_apart(chain: str, parts: tuple[bool, int, str] | None) -> None:
+    """Learned or half-whitening, to how many dimensions, and the rest."""
+    assert parse_whitening(chain) == parts
 
 
 def test_few_classes_have_no_learned_whitening() -> None:
     """A fit on fewer than 16 classes of two images or more; 24 classes in 3 folds leave 16, in 2 folds 12."""
     rows, labels, folds = many_classes()
-    assert learned_whitening(Blocks(rows, CPU), labels, folds, [0])
-    assert not learned_whitening(Blocks(rows, CPU), labels, labels % 2, [0])
+    assert learned_whitening(Blocks(rows, CPU), labels, folds, [0]) is not None
+    assert learned_whitening(Blocks(rows, CPU), labels, labels % 2, [0]) is None
     lone = np.where(np.arange(len(labels)) < 20, 100 + np.arange(len(labels)), labels)
-    assert not learned_whitening(Blocks(rows, CPU), lone, lone % 3, [0])
+    assert learned_whitening(Blocks(rows, CPU), lone, lone % 3, [0]) is None
 
 
 def test_classes_whose_features_do_not_differ_have_no_learned_whitening() -> None:
     """Not an error: other candidates remain."""
     rows, labels, folds = many_classes()
-    assert not learned_whitening(Blocks(rows[labels], CPU), labels, folds, [None])
+    assert learned_whitening(Blocks(rows[labels], CPU), labels, folds, [None]) is None
 
 
 ONE_A_CLASS = np.arange(60)

@@ -81,9 +81,9 @@ def choose_candidates(
     notes = [note for name, trainings in experiments.items() for note in _note_origins(name, trainings)]
     folded = False
     if first_run.is_fitted_on or (further and FITTED_ON not in first_run.record.manifests):
-        experiments, folded, left_out = refits.search_within_folds(experiments, further)
+        experiments, folded, lost = refits.search_within_folds(experiments, further)
         where = "" if first_run.split == "test" else f"{chosen_on_text(first_run.split)}: "
-        notes += [f"{where}{WITHIN_FOLDS}"] * folded + left_out
+        notes += [f"{where}{WITHIN_FOLDS}"] * folded + lost
     if first_run.split == "test" and not folded:
         notes.append("every fold searches the whole gallery")
     if request.cluster is None:
@@ -92,7 +92,7 @@ def choose_candidates(
     notes += [note for trainings in experiments.values() for note in _note_skipped(trainings)]
     candidates, unmeasured = candidates_of(experiments, request, folded=folded), list[str]()
     if request.budget is not None:
-        candidates = _keep_within(candidates, request.budget, notes)
+        candidates = _keep_within(request.budget, candidates, notes)
     if is_recall(request.metric):
         average_precisions = refits.measure_average_precisions(experiments, folded, unmeasured)
         candidates = replace(candidates, average_precisions=average_precisions)
@@ -112,7 +112,7 @@ def choose_candidates(
     return replace(choice, indexes=measure_indexes(trainings[0].run, choice, request.indexes, device))
 
 
-def _keep_within(candidates: Candidates, budget: int, notes: list[str]) -> Candidates:
+def _keep_within(budget: int, candidates: Candidates, notes: list[str]) -> Candidates:
     """The candidates of at most so many bytes an image; a note says how many take more.
 
     Raises:
@@ -121,9 +121,7 @@ def _keep_within(candidates: Candidates, budget: int, notes: list[str]) -> Candi
     sizes = [candidate.layer.bytes_per_image for candidate in candidates.competing]
     if min(sizes) > budget:
         message = f"budget {budget:,}: every candidate takes more bytes an image, {min(sizes):,} at least"
-        fix = (
-            f"Probe codes or maps, as in layerprobe probe --reduce layernorm+binary,l2+whiten:{max(1, budget)}:0.5+int8"
-        )
+        fix = f"Probe codes or maps, as in layerprobe probe --reduce layernorm+binary,l2+whiten:{budget}:0.5+int8"
         raise RecipeError(message, fix=fix)
     competing = [x for x, size in zip(candidates.competing, sizes, strict=True) if size <= budget]
     over = [x for x, size in zip(candidates.competing, sizes, strict=True) if size > budget]

@@ -37,12 +37,14 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     within: float = WITHIN,
     metric: str = "R@1",
     layers: str | Sequence[str] = (),
+    budget: int | None = None,
     seed: int = 0,
 ) -> Choice:
     """Choose the layer to ship from features of any origin, without looking at the classes that judge it.
 
-    Candidates are each layer raw and half-whitened (`l2+whiten:D:0.5+l2`, where D is the minimum of 128, its dimensions
-    and the rank of the features that it is fitted on). The best mean is preferred; within half of a standard error of
+    Candidates are each layer raw, half-whitened (`l2+whiten:D:0.5+l2`, where D is the minimum of 128, its dimensions and
+    the rank of the features that it is fitted on) and, where each fit has 16 classes of two rows or more, after learned
+    whitening to as many and to 64 dimensions (`l2+lwhiten:D:lw+l2`). The best mean is preferred; within half of a standard error of
     it MAP@R decides. The verdicts say how sure that is. Each image is searched among the others of its
     split, by cosine similarity. The last layer is taken as the embedding that is used today; it is selected where it
     cannot be told whether to switch from it.
@@ -79,6 +81,8 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
         within: points of the metric that do not matter, 0 to 100.
         metric: that decides: R@K, or another mean over queries such as MAP@R.
         layers: the candidates, as names or globs; empty for all.
+        budget: bytes a row at most, for which smaller maps and codes of each layer are candidates, too; None for any
+            number.
         seed: of folds and resamples.
 
     Returns:
@@ -88,8 +92,8 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
         DataError: no features, shapes or types that do not fit, fewer than 2 classes, a class in two splits, or every
             layer collapsed to one vector or at chance.
         NumericError: NaN or Inf.
-        RecipeError: `within` is not from 0 to 100, all are train rows that may have been seen, or the metric is not a
-            mean over queries.
+        RecipeError: `within` is not from 0 to 100, `budget` below 1, all are train rows that may have been seen, or the
+            metric is not a mean over queries.
         UnknownNameError: a split, metric or layer of another name.
         TypeError: an argument of another type.
     """
@@ -98,7 +102,11 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     require_type("seed", seed, Integral, "a whole number")
     cluster = None if clusters is None else "clusters"
     candidates = tuple(filter(None, names_of("layers", layers)))
-    request = ChooseRequest(within=float(within), metric=metric, layers=candidates, cluster=cluster, device="cpu")
+    if budget is not None:
+        require_type("budget", budget, Integral, "a number of bytes")
+    request = ChooseRequest(
+        within=float(within), metric=metric, layers=candidates, cluster=cluster, device="cpu", budget=budget
+    )
     if not isinstance(features, HasFeatures):
         require_type("features", features, Mapping, "(N, D) arrays by the names of layers, or a result of probe")
         return _choose(check_features(features, labels, splits, clusters=clusters), request, seen=seen, seed=seed)

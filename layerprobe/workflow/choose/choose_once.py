@@ -50,18 +50,18 @@ def choose_once(
     """
     previous_choices = {run: previous for run in runs if (previous := stored_choice(run, listener.say)) is not None}
     options, names = request_of(request), [run.name for run in runs]
-    whitened = bool(further) if further is not None else any(map(_has_whitened, runs))
+    whitened = request.budget is None and (bool(further) if further is not None else any(map(_has_whitened, runs)))
     for previous in previous_choices.values():
         if not request.indexes and not _list_changes(previous, options, names, whitened):
             listener.say(f"{', '.join(previous.states)}: the stored choice, as what it rests on has not changed")
             return previous.choice
     if further is None and request.budget is not None:
-        further = [ranked for run in runs for ranked in _measure_within_budget(run, request, listener)]
+        further = list(dict.fromkeys(x for run in runs for x in _measure_within_budget(run, request, listener)))
     elif further is None:
         further = whitened_of(runs, request, listener)
     states = _read_states(runs, request.metric)
     choice = choose_runs(runs, request, listener, further)
-    new = StoredChoice(RULE, options, bool(further), states, choice)
+    new = StoredChoice(RULE, options, bool(further) and request.budget is None, states, choice)
     for run in store_choice(new, runs, listener.say):
         if run in previous_choices and (changes := _list_changes(previous_choices[run], options, names, new.whitened)):
             before = previous_choices[run].choice.ship.name
@@ -173,11 +173,12 @@ def _measure_whitened(  # noqa: PLR0913 - the layers of a run, and how they are 
         layers: without a reduction.
 
     Returns:
-        The layers instead, where there is no train to fit on: they are to be searched within folds.
+        The layers instead, where they are to be searched within folds: those of a budget, and all where there is no
+        train to fit on.
     """
     fitted_on = FITTED_ON if FITTED_ON in run.read().manifests else split
     further = whitened_layers(run, fitted_on, layers, epoch, cluster=request.cluster, budget=request.budget)
-    if fitted_on != FITTED_ON:
+    if fitted_on != FITTED_ON or (split == FITTED_ON and request.budget is not None):
         return further
     for reduction in dict.fromkeys(ranked.reduction for ranked in further):
         expressions = tuple(str(ranked.layer) for ranked in further if ranked.reduction == reduction)

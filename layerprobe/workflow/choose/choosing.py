@@ -458,7 +458,10 @@ def _find_counterpart(candidates: Candidates, preferred: Candidate, embedding: C
     (epoch, ranked), layer = preferred.key, embedding.subject.ranked.layer
     if ranked.layer == layer:
         return None
-    for candidate in [*candidates.competing, *candidates.compared]:
+    every = [*candidates.competing, *candidates.compared]
+    for candidate in sorted(
+        every, key=lambda other: abs(other.dim - preferred.dim)
+    ):  # those of as many dimensions first
         other = candidate.subject.ranked
         if (
             (candidate.run, candidate.subject.epoch, other.layer) == (preferred.run, epoch, layer)
@@ -471,7 +474,7 @@ def _find_counterpart(candidates: Candidates, preferred: Candidate, embedding: C
 
 def _strip_dimensions(reduction: str) -> str:
     """`l2+whiten:128:0.5+l2` -> `l2+whiten:0.5+l2`: half-whitening leaves a small layer fewer dimensions."""
-    return re.sub(r"(pca|whiten|random):\d+", r"\1", reduction)
+    return re.sub(r"(pca|whiten|lda|random|first):\d+", r"\1", reduction)
 
 
 def _note_disagreement(places: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:

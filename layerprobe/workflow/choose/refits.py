@@ -13,8 +13,9 @@ import torch
 
 from layerprobe.measure.choosing_folds import QueryValues
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.pca import MOST_DIMENSIONS
+from layerprobe.reductions.pca import MOST_DIMENSIONS, half_whitened
 from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.reductions.supervised import LEARNED_DIMENSIONS, learned_whitened
 from layerprobe.statistics.choice import folds_of_queries
 from layerprobe.statistics.units import UnitSums, mean_of, stack_means, unit_sums
 from layerprobe.system.computing import OfEach, in_threads
@@ -63,12 +64,14 @@ def whitened_layers(  # noqa: PLR0913 - the layers of a run, and how they are br
     units = whole_units(run, split, *run.feature_head(epoch, split).rows, cluster)
     folds = folds_of_queries(units, seed=int(record.seed))
     on_all = split_to_choose_on(run, record, record.epochs) != split
-    whitened = [
-        replace(ranked, reduction=fitted.name)
-        for learned in (False, True)
-        for ranked in layers
-        for fitted in whitening_fits(run, epoch, split, ranked.layer, folds, cpu, learned=learned, on_all=on_all)
-    ]
+    whitened = []
+    for learned in (False, True):
+        for ranked in layers:
+            fits = whitening_fits(run, epoch, split, ranked.layer, folds, cpu, learned=learned, on_all=on_all)
+            if fits is not None:
+                sizes = dict.fromkeys(min(size, fits.dim) for size in (LEARNED_DIMENSIONS if learned else [fits.dim]))
+                name_of = learned_whitened if learned else half_whitened
+                whitened += [replace(ranked, reduction=name_of(size)) for size in sizes]
     if budget is None:
         return whitened
     dims = run.feature_head(epoch, split).dims
@@ -182,8 +185,7 @@ class Refits:
             raise NotApplicableError(f"{chain.text} cannot be fitted on other classes of the same split")
         search = StoredSearch(candidate_run.run, epoch, candidate_run.split, self.device)
         search.require_plain()
-        is_stored = key in candidate_run.choosing.query_values
-        search.require_stored(ranked if is_stored else replace(ranked, reduction=NO_REDUCTION))
+        search.require_stored(ranked)
         if search.rules_sha256 not in rules:
             rules[search.rules_sha256] = search.rules
         units = candidate_run.choosing.units
@@ -270,7 +272,7 @@ class Refits:
         def sums_of(candidate_run: CandidateRun, key: CandidateKey, test: StoredValues) -> UnitSums:
             fitted_on = candidate_run.split if candidate_run.is_fitted_on else FITTED_ON
             search = StoredSearch(candidate_run.run, key[0], "test", self.device, fitted_on, permuted=True)
-            search.require_stored(replace(key[1], reduction=NO_REDUCTION))
+            search.require_stored(key[1])
             if folded and candidate_run.split == "test":
                 return unit_sums(
                     search.within_folds(key[1], self.seed, self.metric, units=test.units).values, test.units

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import find_layers
 from layerprobe.values.choice import Choice, advice_text
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer, members_of
+from layerprobe.values.layers import RankedLayer, members_of
 from layerprobe.values.network_input import OwnInput, height_width
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.export.request import ExportRequest
@@ -258,8 +258,6 @@ def export_run(layer: LayerOfRun, request: ExportRequest, listener: Listener) ->
 def _require_stored(layer: LayerOfRun, record: RunRecord) -> None:
     """Check that the features that a layer was ranked by, and its map fitted on, are stored and unchanged."""
     run, ranked = layer.run, layer.ranked
-    if ranked not in run.ranks(layer.epoch, layer.split).stored.ranks:  # `choose` fitted it within folds
-        ranked = replace(ranked, reduction=NO_REDUCTION)
     if not are_stored(run, layer.epoch, layer.split, layer.gallery, ranked):
         epoch_name = f"{run.name}, epoch {layer.epoch}"
         message = f"{epoch_name}: the features that {ranked} was ranked by are not stored, or have changed"

@@ -165,7 +165,8 @@ def selected_neighbours(opened: RunGallery, selected: Selected, queries: Rows, k
     _require_images(opened, epoch)
     # A reduction that is not ranked is fitted anew, on the features that the layer itself was ranked by.
     is_ranked = ranked in opened.run.ranks(epoch, opened.split).stored.ranks
-    _require_stored(opened, epoch, ranked if is_ranked else replace(ranked, reduction=NO_REDUCTION))
+    raw = replace(ranked, reduction=NO_REDUCTION, similarity=opened.record.similarity)
+    _require_stored(opened, epoch, ranked if is_ranked else raw)
     if not selected.within_folds:
         return _find_by_layers(opened, epoch, [ranked], queries, k)
     search = StoredSearch(opened.run, epoch, opened.split, torch.device("cpu"))

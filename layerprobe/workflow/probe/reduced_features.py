@@ -18,7 +18,7 @@ from layerprobe.reductions.applying import Blocks, ReducedRows, reduce_blocks
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import BusyError, DataError
-from layerprobe.values.layers import LayerKey, RankedLayer, members_of
+from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, members_of
 from layerprobe.workflow.probe.classifiers import RunClassifier, fit_chain
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run.memory_run import MemoryRun
@@ -159,6 +159,9 @@ def are_stored(run: Run, epoch: int, split: str, gallery: str, ranked: RankedLay
     """
     if isinstance(run, MemoryRun):  # its ranks, if any, are of its features
         return bool(members_of(ranked.layer, run.feature_head(epoch, split).dims))
+    with contextlib.suppress(DataError, BusyError):
+        if ranked not in run.ranks(epoch, split).groups:  # `choose` fitted it within folds: the layer itself is ranked
+            ranked = replace(ranked, reduction=NO_REDUCTION, similarity=run.read().similarity)
     chain = parse_chain(ranked.reduction)
     fitted_on = gallery if chain.on_gallery else FITTED_ON
     if chain.needs_classifier and not (run.checkpoint_file(epoch).exists() and run.has_features(epoch, fitted_on)):

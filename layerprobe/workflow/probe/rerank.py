@@ -20,9 +20,9 @@ from layerprobe.measure.choosing_folds import FoldSearch, QueryValues, query_val
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import Chain, parse_chain
-from layerprobe.reductions.pca import FoldFits, half_whitening, is_half_whitening
+from layerprobe.reductions.pca import MOST_DIMENSIONS, FoldProjections, half_whitening
 from layerprobe.reductions.reduction import Reduce
-from layerprobe.reductions.supervised import is_learned_whitening, learned_whitening
+from layerprobe.reductions.supervised import learned_whitening, parse_whitening
 from layerprobe.statistics.choice import folds_of_queries
 from layerprobe.system.errors import DataError, NotFiniteError
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
@@ -186,12 +186,19 @@ class StoredSearch:
 
     def _fits(self, search: FoldSearch, layer: LayerKey, chain: Chain) -> Callable[[int], Reduce | None]:
         """Fold -> a chain of reductions, fitted without it."""
-        learned = is_learned_whitening(chain.text)
-        if not self.permuted and (learned or is_half_whitening(chain.text)):
-            fits = whitening_fits(self.run, self.epoch, self.split, layer, search.folds, self.device, learned=learned)
-            for together in fits:
-                if together.name == chain.text:
-                    return together.fits.__getitem__
+        whitening = None if self.permuted else parse_whitening(chain.text)
+        if whitening is not None:
+            learned, count, rest = whitening
+            most = (
+                MOST_DIMENSIONS
+                if count <= MOST_DIMENSIONS
+                else self.run.feature_head(self.epoch, self.split).dims[layer]
+            )
+            projections = whitening_fits(
+                self.run, self.epoch, self.split, layer, search.folds, self.device, learned=learned, most=most
+            )
+            if projections is not None and count <= projections.dim:
+                return projections.onto(count, parse_chain(rest).fit((), count, seed=self._reduced_features.seed))
         return lambda fold: search.fit_without(chain, fold, self._reduced_features.seed)
 
     def _fold_search(self, ranked: RankedLayer, seed: int, units: NDArray[np.int64] | None) -> FoldSearch:
@@ -224,28 +231,30 @@ def whitening_fits(  # noqa: PLR0913 - the features and their folds
     *,
     learned: bool,
     on_all: bool = False,
-) -> list[FoldFits]:
+    most: int = MOST_DIMENSIONS,
+) -> FoldProjections | None:
     """Half-whitening or learned whitening of a layer's stored features, without each fold and on all, once for a run.
 
     Args:
         folds: (N,) the fold of each image.
         learned: whether it is learned whitening.
         on_all: whether it is fitted on all images alone, which is not kept.
+        most: axes.
 
     Returns:
-        None of them where it does not suit the layer.
+        None where it does not suit the layer.
     """
-    key, kept = (epoch, split, layer, folds.tobytes(), device, learned), run.fold_fits
+    key, kept = (epoch, split, layer, folds.tobytes(), device, learned, most), run.fold_fits
     if not on_all and key in kept:
-        stored: list[FoldFits] = kept[key]
+        stored: FoldProjections | None = kept[key]
         return stored
     blocks = Blocks(torch.from_numpy(read_layer(run, epoch, split, layer)), device)
     without = [None, *([] if on_all else np.unique(folds).tolist())]
     if learned:
-        fits = learned_whitening(blocks, run.feature_head(epoch, split).rows[0].astype(np.int64), folds, without)
+        labels = run.feature_head(epoch, split).rows[0].astype(np.int64)
+        fits = learned_whitening(blocks, labels, folds, without, most)
     else:
-        half_whitened = half_whitening(blocks, folds, without)
-        fits = [] if half_whitened is None else [half_whitened]
+        fits = half_whitening(blocks, folds, without, most)
     if not on_all:
         if len(kept) >= _MOST_FITS:
             kept.pop(next(iter(kept)), None)

@@ -32,7 +32,7 @@ from layerprobe.tables.tables import TextTable
 from layerprobe.values.choice import FOLDS
 from layerprobe.values.facts import PAIRS_WITHIN_FOLDS, chosen_on_text, split_header
 from layerprobe.values.intervals import FEWEST_UNITS, Interval, IntervalKind, SamplingUnits
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.thresholds import MeasuredThresholds, PairedSplit, Rate, Threshold
 from layerprobe.workflow.choose.candidates import whole_units
 from layerprobe.workflow.choose.choose import choose_runs
@@ -250,9 +250,7 @@ def layer_pairs(search: StoredSearch, ranked: RankedLayer) -> AllPairs:
         DataError: its features are gone or have changed, or the search rules.
         NumericError: NaN or Inf.
     """
-    # A reduction that is not ranked is fitted anew, on the features that the layer itself was ranked by.
-    is_ranked = ranked in search.run.ranks(search.epoch, search.split).stored.ranks
-    search.require_stored(ranked if is_ranked else replace(ranked, reduction=NO_REDUCTION))
+    search.require_stored(ranked)
     return _pairs_of(search, ranked, *search.features(ranked))
 
 
@@ -293,7 +291,7 @@ def pairs_to_set_on(
     if search.fitted_on != search.split or not parse_chain(ranked.reduction).fits_on_train:
         return layer_pairs(search, ranked), ()
     if len(np.unique(units)) >= _PER_FOLD * FOLDS:
-        search.require_stored(replace(ranked, reduction=NO_REDUCTION))
+        search.require_stored(ranked)
         with contextlib.suppress(NotApplicableError):  # the other folds may have too low a rank
             features, folds = search.out_of_fold(ranked, int(search.run.read().seed), units=units)
             note = f"{chosen_on_text(search.split)}: {PAIRS_WITHIN_FOLDS}"

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.unfitted import unit
 from layerprobe.system.progress import Listener, Silent
 from layerprobe.values.choice import Choice
 from layerprobe.values.layers import LayerKey, RankedLayer
@@ -103,9 +104,10 @@ def test_half_whitening_within_folds_is_the_chain_on_the_same_rows_whatever_thei
     values: NDArray[Any] = (10 * np.random.default_rng(0).normal(size=(160, 6))).astype(dtype)
     run = run_of_features(check_features({"a": values}, LABELS), seen=True, seed=0)
     folds, layer, cpu = LABELS % 5, LayerKey("a", "none"), torch.device("cpu")
-    (fitted,) = whitening_fits(run, 0, "test", layer, folds, cpu, learned=False)
-    assert fitted.name == "l2+whiten:6:0.5+l2"
+    fitted = whitening_fits(run, 0, "test", layer, folds, cpu, learned=False)
+    assert fitted is not None
+    assert fitted.dim == 6
     numbers = torch.from_numpy(values.astype(np.float64))
     for fold in range(5):
-        alone = parse_chain(fitted.name).fit(Blocks(numbers[folds != fold], cpu), 6, seed=0)
-        torch.testing.assert_close(fitted.fits[fold](numbers), alone(numbers))
+        alone = parse_chain("l2+whiten:6:0.5+l2").fit(Blocks(numbers[folds != fold], cpu), 6, seed=0)
+        torch.testing.assert_close(fitted.onto(6, unit)(fold)(numbers), alone(numbers))

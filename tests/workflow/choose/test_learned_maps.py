@@ -29,7 +29,8 @@ def noisy(seed: int = 0, *, spread: float = 6.0) -> Array:
 
 def unit(rows: Array) -> Array:
     lengths: Array = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / lengths)
+    divided: Array = rows / lengths
+    return divided
 
 
 def hits(rows: Array, labels: Array) -> Array:

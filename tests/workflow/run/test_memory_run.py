@@ -6,6 +6,7 @@ import torch
 
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.unfitted import unit
 from layerprobe.system.errors import DataError
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.workflow.choose.features_run import run_of_features
@@ -76,11 +77,12 @@ def test_groups_and_the_seed_are_kept_and_no_file_is_read(run: MemoryRun) -> Non
 def test_maps_by_fold_are_fitted_once_and_are_those_of_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of_features(check_features({"a": FEATURES}, LABELS), seen=True, seed=0)
     key, folds, cpu = LayerKey("a", "none"), LABELS % 4, torch.device("cpu")
-    (together,) = whitening_fits(run, 0, "test", key, folds, cpu, learned=False)
-    chain = parse_chain(together.name)
+    together = whitening_fits(run, 0, "test", key, folds, cpu, learned=False)
+    assert together is not None
+    chain = parse_chain("l2+whiten:5:0.5+l2")
     for fold in range(4):
         alone = chain.fit(Blocks(torch.from_numpy(FEATURES[folds != fold]), cpu), 5, seed=0)
         rows = torch.from_numpy(FEATURES).double()
-        np.testing.assert_allclose(together.fits[fold](rows), alone(rows), rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(together.onto(5, unit)(fold)(rows), alone(rows), rtol=1e-6, atol=1e-8)
     monkeypatch.setattr("layerprobe.workflow.probe.rerank.half_whitening", lambda *_: pytest.fail("fitted again"))
-    assert whitening_fits(run, 0, "test", key, folds, cpu, learned=False) == [together]
+    assert whitening_fits(run, 0, "test", key, folds, cpu, learned=False) is together
