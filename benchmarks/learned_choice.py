@@ -1,12 +1,12 @@
 """Whether `choose` is right to try maps that are fitted with classes: regret with and without them.
 
     python benchmarks/learned_choice.py RUN [RUN ...] [--layers L,...] [--classes 10,20,58] [--draws 20] [--csv FILE]
-        [--frozen] [--permuted]
+        [--frozen]
 
 RUN is the folder of a run whose train and test features of its last epoch are stored (`layerprobe probe`). Each draw
 divides the test classes: some are chosen on, the others are the test gallery. Of a trained network reductions are
 fitted on the train classes. With `--frozen`, of a network that has seen none of these classes, they are fitted on the
-classes that are chosen on, within folds; with `--permuted`, after the classes are permuted over their images.
+classes that are chosen on, within folds.
 
 `layerprobe.choose` chooses twice, among raw, half-whitened and learned candidates, and among those without labels.
 Printed, means over the draws, in points of R@1 on the test classes: the regret of both choices, the best candidate of
@@ -74,7 +74,6 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--csv", type=Path, metavar="FILE")
     parser.add_argument("--frozen", action="store_true")
-    parser.add_argument("--permuted", action="store_true")
     arguments = parser.parse_args()
     names = arguments.layers.split(",") if arguments.layers else []
     print(f"{'run':24}{'classes':>8}" + "".join(f"{name:>11}" for name in COLUMNS))
@@ -89,8 +88,6 @@ def main() -> None:
                 order = rng.permutation(np.unique(test_labels))
                 chosen_on = np.isin(test_labels, order[:count])
                 labels = test_labels.copy()
-                if arguments.permuted:
-                    labels[chosen_on] = rng.permutation(labels[chosen_on])
                 splits = np.where(chosen_on, "train" if arguments.frozen else "validation", "test")
                 layers = test
                 if not arguments.frozen:

@@ -329,7 +329,7 @@ def advice_text(choice: Choice) -> str:
     folded = " in fifths of the classes" * choice.within_folds
     points = f"{100 * gain.difference:+.1f} points of {metric}{folded}{_ends(gain)}"
     if choice.is_over_budget(embedding.layer):
-        size = f"{choice.ship.bytes_per_image:,} bytes an image ({choice.budget:,} at most)"
+        size = f"{_count(choice.ship.bytes_per_image, 'byte', 'bytes')} an image ({choice.budget:,} at most)"
         over = f"{old}, which takes {embedding.layer.bytes_per_image:,}"
         return f"Selected: {new}, {size}: {points} to {over} ({_measured(choice)})."
     if choice.advice in ("switch", "keep") and gain.holds_zero and choice.test_classes is not None:

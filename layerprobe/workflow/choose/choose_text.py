@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.choice import Choice
 from layerprobe.values.costs import EXACT, IndexCosts
@@ -51,6 +52,6 @@ def next_step(choice: Choice, run: Run) -> str:
     """The command that exports what was chosen."""
     ship = choice.ship
     # Fitted within folds, it is not ranked under its name: export takes the stored choice.
-    is_ranked = ship.epoch is not None and choice.chosen.ranked in run.ranks(ship.epoch, "test").groups
-    layer = ("--layer", ship.name) if is_ranked else ()
+    in_folds = choice.chosen.split == "test" and parse_chain(ship.reduction).fits_on_train
+    layer = () if in_folds or choice.budget is not None else ("--layer", ship.name)
     return f"next: {run.command('export', '--epoch', str(ship.epoch), *layer, '--out', f'{run.name}-export')}"

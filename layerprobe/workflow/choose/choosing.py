@@ -459,9 +459,8 @@ def _find_counterpart(candidates: Candidates, preferred: Candidate, embedding: C
     if ranked.layer == layer:
         return None
     every = [*candidates.competing, *candidates.compared]
-    for candidate in sorted(
-        every, key=lambda other: abs(other.dim - preferred.dim)
-    ):  # those of as many dimensions first
+    # That of as many dimensions comes first.
+    for candidate in sorted(every, key=lambda other: abs(other.dim - preferred.dim)):
         other = candidate.subject.ranked
         if (
             (candidate.run, candidate.subject.epoch, other.layer) == (preferred.run, epoch, layer)

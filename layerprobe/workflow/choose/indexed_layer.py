@@ -12,7 +12,7 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.choice import Choice
 from layerprobe.values.costs import IndexCosts, IndexKind
-from layerprobe.values.layers import RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Similarity
 from layerprobe.values.scores import is_recall, recall_of
@@ -65,7 +65,8 @@ def read_searched(
     record = run.read()
     fitted_on = FITTED_ON if FITTED_ON in record.manifests else chosen_on
     search = StoredSearch(run, epoch, "test", device, fitted_on)
-    search.require_stored(ranked)
+    raw = replace(ranked, reduction=NO_REDUCTION, similarity=record.similarity)
+    search.require_stored(ranked if fitted_on == FITTED_ON else raw)
     queries, gallery = search.features(ranked)
     split = _find_training_split(chosen_on, record)
     training = None if split is None else search.features_of(split, ranked).values

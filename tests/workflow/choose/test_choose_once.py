@@ -176,7 +176,7 @@ def test_of_two_seeds_each_keeps_the_choice_until_one_is_chosen_alone(tmp_path: 
 def test_the_file_names_rule_request_runs_and_candidate(held: Run) -> None:
     choose_once([held], REQUEST, Silent())
     values = json.loads(held.choice_file.read_text())
-    request = {"epochs": "all", "within": 1, "layers": [], "metric": "R@1", "cluster": None}
+    request = {"epochs": "all", "within": 1, "layers": [], "metric": "R@1", "cluster": None, "budget": None}
     assert values["request"] == request
     assert (values["rule"], list(values["states"]), values["choice"]["ship"]["layer"]) == (RULE, ["a"], "c2")
 

@@ -24,7 +24,8 @@ def noisy(seed: int = 0, *, spread: float = 6.0) -> Array:
     random = np.random.default_rng(seed)
     centres = random.normal(size=(CLASSES, DIM)) * (np.arange(DIM) < 8)
     within = random.normal(size=(len(LABELS), DIM)) * np.where(np.arange(DIM) < 16, 0.6, spread)
-    return ((centres[LABELS] + within) @ np.linalg.qr(random.normal(size=(DIM, DIM)))[0]).astype(np.float32)
+    rotation = np.linalg.qr(random.normal(size=(DIM, DIM)))[0]
+    return np.asarray((centres[LABELS] + within) @ rotation, np.float32)
 
 
 def unit(rows: Array) -> Array:

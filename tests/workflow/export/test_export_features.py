@@ -44,6 +44,7 @@ def test_the_map_of_given_features_is_that_of_the_rows_it_is_fitted_on(tmp_path:
     np.testing.assert_allclose(load_encoder(written.folder)(FEATURES), expected, atol=1e-6)
 
 
+@pytest.mark.usefixtures("without_learned_maps")
 def test_without_splits_all_rows_fit_what_is_shipped(tmp_path: Path) -> None:
     written = exported(tmp_path, layer=FEATURES)
     assert written.fitted_on == "test"
