@@ -102,7 +102,7 @@ def before(cell: str) -> str:
 
 def read_stored(folder: Path = FOLDER) -> Stored:
     """The scores in docs/findings."""
-    others = ("choose", "choice-rules-omniglot", "choice-rules-emoji")
+    others = ("choose", "choice-rules-omniglot", "choice-rules-emoji", "maps")
     scores = {path.stem: read_scores(path) for path in folder.glob("*.csv") if path.stem not in others}
     emoji = cells_of("findings-emoji", scores["emoji"], scores["emoji-start"])
     omniglot = cells_of("findings-omniglot", scores["omniglot"], scores["omniglot-start"])

@@ -19,10 +19,10 @@ The parts, all but the first fitted on validation alone where there is such a sp
 - fusion: learned whitening of two layers side by side, or of all. The pair, and the single layer that it is compared
   with, have the highest mean R@1 over fifths of the classes that are fitted on, each fitted on the other four.
 
-A row of the file: R@1 in % on test (unseen), on as many test classes as the map is fitted on (at_equal, the mean of 10
-draws) and on the classes that it is fitted on (seen), each searched among themselves; and the gain on test, with the
-95 % interval over the test classes, against this gallery: over half-whitening of the same layer and images, of trained
-maps over the learned whitening, of fusions over the single layer.
+A row of the file: R@1 in % on test (unseen), in the first part also on as many test classes as the map is fitted on
+(at_equal, the mean of 10 draws), and on the classes that it is fitted on (seen), each searched among themselves; and
+the gain on test, with the 95 % interval over the test classes, against this gallery: over half-whitening of the same
+layer and images, of trained maps over the learned whitening, of fusions over the single layer.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Row:
         classes: how many of its classes.
         draw: of these classes, or of a permutation.
         dim: how many numbers it gives.
-        at_equal: on as many test classes as `classes`; NaN where there are fewer.
+        at_equal: of the part maps, on as many test classes as `classes`; NaN where there are fewer.
         over: the map that `gain` is over, in points on test; `low` and `high` its interval over the test classes.
         picked: what was picked, and its R@1 where it was.
     """
@@ -232,11 +232,8 @@ class Bench:
         seen, unseen = (apply(images.layer(layer)) for images in (self.fit_on, self.test))
         count, labels = len(self.fit_on.classes), self.test.labels
         hits = hits_of(unseen, labels)
-        recalls = (
-            100 * hits.mean(),
-            recall_among(unseen, labels, count),
-            100 * hits_of(seen, self.fit_on.labels).mean(),
-        )
+        at_equal = recall_among(unseen, labels, count) if part == "maps" else float("nan")
+        recalls = 100 * hits.mean(), at_equal, 100 * hits_of(seen, self.fit_on.labels).mean()
         found = Row(self.run, part, self.fitted, count, draw, layer, name, unseen.shape[1], *map(float, recalls))
         return Measured(found, hits)
 

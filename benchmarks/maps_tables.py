@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.findings import markdown, shown
-from benchmarks.maps import ALL, HALF, LEARNED, MAPS, RAW, TRAINED, WITH_CLASSES, Row, Values, read_rows
+from benchmarks.maps import ALL, HALF, LEARNED, MAPS, RAW, TRAINED, Row, Values, read_rows
 from layerprobe.plots.figure import FONT, PanelLayout, add_legend, encode_figure, make_panels, styles
 from layerprobe.statistics.seeds import mean_interval
 
@@ -138,21 +138,6 @@ def seen_table(stored: Stored) -> list[list[str]]:
     return rows
 
 
-def trained_table(stored: Stored) -> list[list[str]]:
-    """Trained maps less the learned one."""
-    rows = [["network", "fitted on", "layer", LEARNED, TRAINED, "trained - learned", "first training, over classes"]]
-    for network in stored.networks():
-        for split in fitted_of(stored, network):
-            for place, layer in enumerate(stored.layers(network)):
-                trained = stored.each(network, part="trained", fitted=split, layer=layer)
-                learned = stored.each(network, part="maps", fitted=split, layer=layer, map=LEARNED)
-                heads = ["", ""] if place else [NETWORKS[network], split]
-                levels = [f"{learned.mean():.1f}", f"{trained.mean():.1f}"]
-                over_classes = stored.over_classes(network, part="trained", fitted=split, layer=layer)
-                rows.append([*heads, f"`{layer}`", *levels, shown(trained - learned, sign=True), over_classes])
-    return rows
-
-
 def fusions(stored: Stored, network: str, split: str) -> dict[str, Values]:
     """Learned whitening of the picked single layer, the picked pair and all layers: (S,) R@1 on test."""
     rows = sorted(stored.select(network, part="fusion", fitted=split, map=LEARNED), key=lambda row: row.run)
@@ -189,34 +174,32 @@ def fusion_table(stored: Stored) -> list[list[str]]:
         ]
     ]
     for network in stored.networks():
-        for split in fitted_of(stored, network):
-            of = fusions(stored, network, split)
-            less = [shown(of[kind] - of["single"], sign=True) for kind in ("pair", ALL)]
-            over_classes = stored.over_classes(network, part="fusion", fitted=split, layer=ALL, map=LEARNED)
-            pairs = [
-                row.layer
-                for row in stored.select(network, part="fusion", fitted=split, map=LEARNED)
-                if "+" in row.layer
-            ]
-            picked = ", ".join(f"`{pair}`" for pair in dict.fromkeys(pairs))
-            rows.append(
-                [NETWORKS[network], split, *(f"{of[kind].mean():.1f}" for kind in of), *less, over_classes, picked]
-            )
+        split = fitted_of(stored, network)[-1]
+        of = fusions(stored, network, split)
+        gains = [shown(of[kind] - of["single"], sign=True) for kind in ("pair", ALL)]
+        gains.append(stored.over_classes(network, part="fusion", fitted=split, layer=ALL, map=LEARNED))
+        levels = [f"{each.mean():.1f}" for each in of.values()]
+        rows.append([NETWORKS[network], split, *levels, *gains, picked_layers(stored, network, split)])
     return rows
 
 
-def permuted_table(stored: Stored) -> list[list[str]]:
-    """Gain over half-whitening with the classes as they are, and permuted."""
-    rows = [["network", "fitted on", "layer", *(name for one in WITH_CLASSES for name in (one, "permuted"))]]
+def controls_table(stored: Stored) -> list[list[str]]:
+    """Gain over half-whitening with the classes as they are and permuted, and trained maps less the learned one."""
+    names = (LEARNED, "learned 0.3")
+    heads = [head for name in names for head in (name, "permuted")]
+    rows = [["network", "layer", *heads, TRAINED, "trained - learned", "first training, over classes"]]
     for network in stored.networks():
-        for split in fitted_of(stored, network):
-            for place, layer in enumerate(stored.layers(network)):
-                row = [*(["", ""] if place else [NETWORKS[network], split]), f"`{layer}`"]
-                for name in WITH_CLASSES:
-                    for part in ("maps", "permuted"):
-                        gains = stored.each(network, "gain", part=part, fitted=split, layer=layer, map=name)
-                        row.append(shown(gains, sign=True) if len(gains) else "-")
-                rows.append(row)
+        split = fitted_of(stored, network)[-1]
+        for place, layer in enumerate(stored.layers(network)):
+            of: dict[str, object] = {"fitted": split, "layer": layer}
+            row = ["" if place else f"{NETWORKS[network]}, {split}", f"`{layer}`"]
+            for name in names:
+                for part in ("maps", "permuted"):
+                    row.append(shown(stored.each(network, "gain", part=part, map=name, **of), sign=True))
+            trained = stored.each(network, part="trained", **of)
+            less = trained - stored.each(network, part="maps", map=LEARNED, **of)
+            over_classes = stored.over_classes(network, part="trained", **of)
+            rows.append([*row, f"{trained.mean():.1f}", shown(less, sign=True), over_classes])
     return rows
 
 
@@ -312,9 +295,8 @@ TABLES: dict[str, Callable[[Stored], list[list[str]]]] = {
     "against fine-tuning": against_tuning_table,
     "seen minus unseen": seen_table,
     "number of classes": classes_table,
-    "trained": trained_table,
+    "controls": controls_table,
     "fusion": fusion_table,
-    "permuted": permuted_table,
 }
 
 
