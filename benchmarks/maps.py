@@ -233,9 +233,9 @@ class Bench:
         count, labels = len(self.fit_on.classes), self.test.labels
         hits = hits_of(unseen, labels)
         at_equal = recall_among(unseen, labels, count) if part == "maps" else float("nan")
-        recalls = 100 * hits.mean(), at_equal, 100 * hits_of(seen, self.fit_on.labels).mean()
-        found = Row(self.run, part, self.fitted, count, draw, layer, name, unseen.shape[1], *map(float, recalls))
-        return Measured(found, hits)
+        on_test, on_seen = (100 * float(each.mean()) for each in (hits, hits_of(seen, self.fit_on.labels)))
+        where = self.run, part, self.fitted, count, draw
+        return Measured(Row(*where, layer, name, unseen.shape[1], on_test, at_equal, on_seen), hits)
 
     def closed_form(self, part: str, layer: str, name: str, draw: int = 0, labels: Labels | None = None) -> Measured:
         """A map of `MAPS`, fitted with the classes of the images or with others."""
@@ -349,7 +349,8 @@ def start_of(name: str, features: Values, labels: Labels) -> torch.Tensor:
     text = closed_form_text(name, dim, len(features)).removeprefix("l2+").removesuffix("+l2")
     apply = parse_chain(text).fit(Blocks(features, CPU), dim, seed=0, labels=labels)
     matrix = apply(torch.eye(dim, dtype=torch.float64)) - apply(torch.zeros(1, dim, dtype=torch.float64))
-    return (matrix / (matrix.square().mean() * dim).sqrt()).float()
+    scaled: torch.Tensor = (matrix / (matrix.square().mean() * dim).sqrt()).float()
+    return scaled
 
 
 def optimiser_of(matrix: torch.nn.Parameter, criterion: Loss, rate: float) -> torch.optim.Optimizer:

@@ -41,14 +41,14 @@ class Stored:
         """Those of which there are tables, in network order."""
         return list(dict.fromkeys(row.layer for row in self.select(network, part="maps")))
 
-    def each(self, network: str, value: str = "unseen", **values: object) -> Values:
+    def each(self, network: str, value: str = "unseen", /, **values: object) -> Values:
         """(S,) a value of each training, the mean over its draws; empty where there is none."""
         by_run: dict[str, list[float]] = {}
         for row in self.select(network, **values):
             by_run.setdefault(row.run, []).append(getattr(row, value))
         return np.array([np.mean(numbers) for _, numbers in sorted(by_run.items())])
 
-    def shown(self, network: str, value: str = "unseen", **values: object) -> str:
+    def shown(self, network: str, value: str = "unseen", /, **values: object) -> str:
         """The mean over the trainings."""
         numbers = self.each(network, value, **values)
         return f"{numbers.mean():.1f}" if len(numbers) else "-"
@@ -244,13 +244,17 @@ def against_tuning_table(stored: Stored) -> list[list[str]]:
     }
     heads = [f"- pretrained, {called} ({each.mean():.1f})" for called, each in pretrained.items()]
     rows = [["fine-tuned network", "layer", "map", "R@1", *heads]]
-    for network, layers in {"emoji-fc6": ("blocks.6.0", "fc6"), "emoji-output": ("blocks.6.0", "output")}.items():
-        for name, split in ((RAW, "train"), (HALF, "train"), (LEARNED, "validation")):
-            for layer in layers:
-                tuned = stored.each(network, part="maps", fitted=split, layer=layer, map=name)
-                called = name if name == RAW else f"{name}, {split}"
-                less = [shown(tuned - each, sign=True) for each in pretrained.values()]
-                rows.append([NETWORKS[network], f"`{layer}`", called, f"{tuned.mean():.1f}", *less])
+    for network, embedding in {"emoji-fc6": "fc6", "emoji-output": "output"}.items():
+        for layer, name, split in (
+            (embedding, RAW, "train"),
+            ("blocks.6.0", RAW, "train"),
+            ("blocks.5.0", LEARNED, "train"),
+            ("blocks.5.0", LEARNED, "validation"),
+        ):
+            tuned = stored.each(network, part="maps", fitted=split, layer=layer, map=name)
+            called = name if name == RAW else f"{name}, {split}"
+            less = [shown(tuned - each, sign=True) for each in pretrained.values()]
+            rows.append([NETWORKS[network], f"`{layer}`", called, f"{tuned.mean():.1f}", *less])
     return rows
 
 

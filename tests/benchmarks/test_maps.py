@@ -41,7 +41,16 @@ from benchmarks.maps import (
     trainings,
     unit,
 )
-from benchmarks.maps_tables import PRETRAINED, TABLES, Stored, class_gains, draw_classes, seen_table, wins_from
+from benchmarks.maps_tables import (
+    PRETRAINED,
+    TABLES,
+    Stored,
+    class_gains,
+    draw_classes,
+    network_of,
+    seen_table,
+    wins_from,
+)
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.data.subsets import with_validation
 from layerprobe.losses.loss import loss
@@ -294,6 +303,15 @@ def stored() -> Stored:
 @pytest.mark.parametrize("name", TABLES)
 def test_the_tables_of_the_page_are_those_of_the_numbers(name: str, stored: Stored) -> None:
     assert markdown(TABLES[name](stored)) in PAGE.read_text(encoding="utf-8")
+
+
+def test_every_map_is_measured_in_three_trainings(stored: Stored) -> None:
+    runs: dict[tuple[object, ...], set[str]] = {}
+    for row in stored.rows:
+        if row.part != "fusion":  # whose layers are picked
+            key = network_of(row), row.part, row.fitted, row.classes, row.draw, row.layer, row.map
+            runs.setdefault(key, set()).add(row.run)
+    assert {len(names) for names in runs.values()} == {3}
 
 
 def test_numbers_in_the_text_of_the_page_stand_in_its_tables() -> None:
