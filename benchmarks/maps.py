@@ -188,14 +188,14 @@ def gain_over(hits: Values, others: Values, labels: Labels) -> Difference:
     return found
 
 
-def size_for(dim: int, images: int) -> int:
-    """How many numbers a map gives."""
-    return min(SIZE, dim, images - 1)
+def size_of(features: NDArray[np.floating]) -> int:
+    """How many numbers a map that is fitted on (N, D) features gives: images that are the same picture count once."""
+    return min(SIZE, features.shape[1], len(np.unique(features, axis=0)) - 1)
 
 
-def closed_form_text(name: str, dim: int, images: int) -> str:
-    """The chain of a map of `MAPS` for features of `dim` numbers, fitted on so many images."""
-    return MAPS[name].format(size_for(dim, images))
+def text_of(name: str, features: NDArray[np.floating]) -> str:
+    """The chain of a map of `MAPS` that is fitted on (N, D) features."""
+    return MAPS[name].format(size_of(features))
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,8 +240,7 @@ class Bench:
     def closed_form(self, part: str, layer: str, name: str, draw: int = 0, labels: Labels | None = None) -> Measured:
         """A map of `MAPS`, fitted with the classes of the images or with others."""
         features = self.fit_on.layer(layer)
-        text = closed_form_text(name, features.shape[1], len(features))
-        apply = fit(text, features, self.fit_on.labels if labels is None else labels)
+        apply = fit(text_of(name, features), features, self.fit_on.labels if labels is None else labels)
         return self.measure(part, layer, name, apply, draw)
 
     @property
@@ -251,8 +250,8 @@ class Bench:
 
     def maps_of(self, layer: str) -> list[str]:
         """The maps that there are enough classes for."""
-        dim = size_for(self.test.features[layer].shape[1], len(self.fit_on.labels))
-        return [name for name in MAPS if name != LDA or len(self.fit_on.classes) > dim]
+        size = size_of(self.fit_on.layer(layer))
+        return [name for name in MAPS if name != LDA or len(self.fit_on.classes) > size]
 
 
 def maps_part(bench: Bench) -> Iterator[Row]:
@@ -300,7 +299,7 @@ def recall_within(images: Images, layer: str) -> float:
     for held in folds_of(images.classes):
         rest, fold = images.of(np.setdiff1d(images.classes, held)), images.of(held)
         features = rest.layer(layer)
-        apply = fit(closed_form_text(LEARNED, *features.shape[::-1]), features, rest.labels)
+        apply = fit(text_of(LEARNED, features), features, rest.labels)
         recalls.append(hits_of(apply(fold.layer(layer)), fold.labels).mean())
     return 100 * float(np.mean(recalls))
 
@@ -346,7 +345,7 @@ def unit(features: Features) -> Values:
 def start_of(name: str, features: Values, labels: Labels) -> torch.Tensor:
     """(D, D') the matrix of a closed form, whose entries have a mean square of 1 / D: only its directions count."""
     dim = features.shape[1]
-    text = closed_form_text(name, dim, len(features)).removeprefix("l2+").removesuffix("+l2")
+    text = text_of(name, features).removeprefix("l2+").removesuffix("+l2")
     apply = parse_chain(text).fit(Blocks(features, CPU), dim, seed=0, labels=labels)
     matrix = apply(torch.eye(dim, dtype=torch.float64)) - apply(torch.zeros(1, dim, dtype=torch.float64))
     scaled: torch.Tensor = (matrix / (matrix.square().mean() * dim).sqrt()).float()

@@ -60,7 +60,8 @@ class Stored:
     def over_classes(self, network: str, **values: object) -> str:
         """The gain in the first training, with its interval over the test classes."""
         row = min(self.select(network, **values), key=lambda row: row.run)
-        return f"{row.gain:+.1f} [{row.low:+.1f}, {row.high:+.1f}]"
+        # Where all images have the same hits there is no interval.
+        return f"{row.gain:+.1f}" + ("" if np.isnan(row.low) else f" [{row.low:+.1f}, {row.high:+.1f}]")
 
 
 NETWORKS = {
