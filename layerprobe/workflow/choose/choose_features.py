@@ -46,8 +46,8 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     and the rank of the features that it is fitted on) and, where each fit has 16 classes of two rows or more, after
     learned whitening to as many and to 64 dimensions (`l2+lwhiten:D:lw+l2`). The best mean is preferred; within half of
     a standard error of it MAP@R decides. The verdicts say how sure that is. Each image is searched among the others of
-    its split, by cosine similarity. The last layer is taken as the embedding that is used today; it is selected where it
-    cannot be told whether to switch from it.
+    its split, by cosine similarity. The last layer is taken as the embedding that is used today; it is selected where
+    it cannot be told whether to switch from it.
 
     `splits` decide which rows are chosen on:
 
