@@ -56,8 +56,8 @@ from layerprobe.data.subsets import with_validation
 from layerprobe.losses.loss import loss
 from layerprobe.values.scores import read_scores
 
-ROOT = Path(__file__).parents[2]
-PAGE, CSV = ROOT / "docs" / "findings" / "maps.md", ROOT / "docs" / "findings" / "maps.csv"
+FINDINGS = Path(__file__).parents[2] / "docs" / "findings"
+PAGES = FINDINGS / "maps.md", FINDINGS / "maps-tables.md"
 
 
 def images_of(classes: range, *, seed: int = 0, dim: int = 12) -> Images:
@@ -300,12 +300,12 @@ def test_a_map_wins_from_the_classes_on_where_every_interval_is_above_0() -> Non
 
 @pytest.fixture(scope="module")
 def stored() -> Stored:
-    return Stored(read_rows(CSV))
+    return Stored(read_rows(FINDINGS / "maps.csv"))
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_the_tables_of_the_page_are_those_of_the_numbers(name: str, stored: Stored) -> None:
-    assert markdown(TABLES[name](stored)) in PAGE.read_text(encoding="utf-8")
+def test_the_tables_of_the_pages_are_those_of_the_numbers(name: str, stored: Stored) -> None:
+    assert markdown(TABLES[name](stored)) in "".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
 def test_every_map_is_measured_in_three_trainings(stored: Stored) -> None:
@@ -317,8 +317,8 @@ def test_every_map_is_measured_in_three_trainings(stored: Stored) -> None:
     assert {len(names) for names in runs.values()} == {3}
 
 
-def test_numbers_in_the_text_of_the_page_stand_in_its_tables() -> None:
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
+def test_numbers_in_the_text_of_the_pages_stand_in_their_tables() -> None:
+    lines = [line for page in PAGES for line in page.read_text(encoding="utf-8").splitlines()]
     tables = {number for line in lines if line.startswith("|") for number in re.findall(r"\d+\.\d", line)}
     text = [line for line in lines if not line.startswith("|")]
     told = {number for line in text for number in re.findall(r"(?<![\d.:])\d+\.\d(?![\d.])", line)}
