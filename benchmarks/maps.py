@@ -190,7 +190,7 @@ def gain_over(hits: Values, others: Values, labels: Labels) -> Difference:
 
 def size_of(features: NDArray[np.floating]) -> int:
     """How many numbers a map that is fitted on (N, D) features gives: images that are the same picture count once."""
-    return min(SIZE, features.shape[1], len(np.unique(features, axis=0)) - 1)
+    return min(SIZE, int(features.shape[1]), len(np.unique(features, axis=0)) - 1)
 
 
 def text_of(name: str, features: NDArray[np.floating]) -> str:
@@ -273,15 +273,19 @@ def permuted_part(bench: Bench) -> Iterator[Row]:
                 yield bench.closed_form("permuted", layer, name, draw, labels).over(half, bench.test.labels).row
 
 
+def drawn(classes: Labels, count: int, draw: int) -> Labels:
+    """Some classes at random. Draw 0 of 280 of 350 is what `data.validation_classes = 0.2` leaves to train on."""
+    # `with_validation` holds out the first ones of this order.
+    return np.random.default_rng(draw).permutation(classes)[len(classes) - count :]
+
+
 def classes_part(bench: Bench) -> Iterator[Row]:
-    """Fitted on fewer classes, several draws of them. Of 280 of 350, the draw is that of `data.validation_classes`."""
+    """Fitted on fewer classes, several draws of them where they are much fewer."""
     classes = bench.fit_on.classes
     for count in CLASSES:
         draws = CLASS_DRAWS if count < 280 else 1
         for draw in range(draws) if count <= len(classes) else ():
-            # `with_validation` holds out the first ones of this order.
-            chosen = np.random.default_rng(draw).permutation(classes)[len(classes) - count :]
-            fewer = replace(bench, fit_on=bench.fit_on.of(chosen))
+            fewer = replace(bench, fit_on=bench.fit_on.of(drawn(classes, count, draw)))
             for layer in bench.layers:
                 half = fewer.closed_form("classes", layer, HALF, draw)
                 yield half.row
