@@ -550,7 +550,7 @@ def label_text(choice: Choice) -> str:
     labels = choice.labels
     if labels is None:
         return ""
-    text = f"The map of {_spoken(choice.preferred)} is fitted with {labels.classes:,} labelled classes"
+    text = f"The map of {choice.preferred.layer} is fitted with {labels.classes:,} labelled classes"
     if labels.gain is None:
         return f"{text}."
     where = "in fifths of the test classes" if choice.within_folds else "on test"

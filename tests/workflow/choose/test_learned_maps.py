@@ -140,7 +140,7 @@ def test_where_test_is_cross_fitted_the_gain_is_in_fifths() -> None:
 
 def test_the_sentence_says_classes_gain_and_what_is_left_without_it(choice: Choice) -> None:
     text = label_text(choice)
-    assert text.startswith(f"The map of late, learned whitening to {DIM} is fitted with 30 labelled classes: +")
+    assert text.startswith("The map of late is fitted with 30 labelled classes: +")
     assert ", which would be preferred without labels; fitted with permuted labels +" in text
 
 
