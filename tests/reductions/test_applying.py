@@ -50,7 +50,7 @@ def test_a_gpu_gives_the_same(chain: str) -> None:
     train, test, weight = features(5000, 12), features(5000, 12, seed=1), torch.from_numpy(features(4, 12, seed=2))
     found, labels = [], np.arange(5000) % 50
     for device in (CPU, torch.device("cuda")):
-        inputs = {"classifier_weight": weight.to(device), "labels": labels}
-        given = parse_chain(chain).fit(Blocks(train, device), 12, seed=0, **inputs)
+        blocks, on_device = Blocks(train, device), weight.to(device)
+        given = parse_chain(chain).fit(blocks, 12, seed=0, classifier_weight=on_device, labels=labels)
         found.append(reduce_blocks(Blocks(test, device), given, 5000).cpu().double().numpy())
     assert found[1] == pytest.approx(found[0], rel=1e-6, abs=1e-6)
