@@ -182,9 +182,7 @@ def _measure_whitened(  # noqa: PLR0913 - the layers of a run, and how they are 
         return further
     for reduction in dict.fromkeys(ranked.reduction for ranked in further):
         expressions = tuple(str(ranked.layer) for ranked in further if ranked.reduction == reduction)
-        by_map = ProbeRequest(
-            layers=expressions, epochs=str(epoch), device=request.device, reduce=(reduction,), ks=(1,)
-        )
+        by_map = ProbeRequest(layers=expressions, epochs=str(epoch), device=request.device, reduce=(reduction,))
         probe(run, by_map, listener)
     return []
 
