@@ -202,6 +202,8 @@ def test_a_model_is_measured_and_chosen_in_one_call_and_measured_once(asked: Fro
     assert (choice.run, choice.chosen.split) == (run.name, "train")
     reductions = {score.ranked.reduction.split(":")[0] for score in run.scores()}
     assert reductions == {"none", "l2+whiten"}
+    metrics = {raw: {x.metric for x in run.scores() if (x.ranked.reduction == "none") is raw} for raw in (True, False)}
+    assert metrics[True] == metrics[False]
     stored = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.h5")}
     again, same = choose_model(asked, ChooseRequest(device="cpu"), Silent())
     assert (again.name, same) == (run.name, choice)
