@@ -92,7 +92,7 @@ class LabelGain:
     """What the preferred candidate's map gains by the classes that it is fitted with.
 
     Args:
-        classes: on which the map rests.
+        classes: that the map is fitted with; 0 if unknown.
         other: the preferred one of the candidates without such a map.
         gain: of the preferred candidate over it on test; of the choices among all candidates over those among the ones
             without such a map if cross-fitted. None without test classes.
@@ -550,7 +550,8 @@ def label_text(choice: Choice) -> str:
     labels = choice.labels
     if labels is None:
         return ""
-    text = f"The map of {choice.preferred.layer} is fitted with {labels.classes:,} labelled classes"
+    classes = f"{labels.classes:,} labelled classes" if labels.classes else "labels"
+    text = f"The map of {choice.preferred.layer} is fitted with {classes}"
     if labels.gain is None:
         return f"{text}."
     where = "in fifths of the test classes" if choice.within_folds else "on test"

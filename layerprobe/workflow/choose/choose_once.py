@@ -141,8 +141,8 @@ def _read_states(runs: Sequence[Run], metric: str) -> Mapping[str, RunState]:
 def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listener) -> tuple[Run, Choice]:
     """Measure a model on images, as `layerprobe probe --model` does, and choose one of its layers.
 
-    Candidates are all its layers with their default pools, raw and whitened: `l2+whiten:D:0.5+l2`, where D is the
-    minimum of 128, the layer's dimensions and the rank of the features that it is fitted on. What is stored is not
+    Candidates are all its layers with their default pools, raw and by `whitened_layers`: half-whitened, after learned
+    whitening where there are classes enough, and within a budget of bytes if there is one. What is stored is not
     computed again.
 
     Returns:

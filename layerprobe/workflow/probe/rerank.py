@@ -7,6 +7,7 @@ stored.within_folds(ranked, seed)            # a fitted reduction that has not s
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -189,11 +190,7 @@ class StoredSearch:
         whitening = None if self.permuted else parse_whitening(chain.text)
         if whitening is not None:
             learned, count, rest = whitening
-            most = (
-                MOST_DIMENSIONS
-                if count <= MOST_DIMENSIONS
-                else self.run.feature_head(self.epoch, self.split).dims[layer]
-            )
+            most = MOST_DIMENSIONS if count <= MOST_DIMENSIONS else sys.maxsize
             projections = whitening_fits(
                 self.run, self.epoch, self.split, layer, search.folds, self.device, learned=learned, most=most
             )
@@ -239,7 +236,7 @@ def whitening_fits(  # noqa: PLR0913 - the features and their folds
         folds: (N,) the fold of each image.
         learned: whether it is learned whitening.
         on_all: whether it is fitted on all images alone, which is not kept.
-        most: axes.
+        most: axes; all where there are fewer.
 
     Returns:
         None where it does not suit the layer.
@@ -256,7 +253,10 @@ def whitening_fits(  # noqa: PLR0913 - the features and their folds
     else:
         fits = half_whitening(blocks, folds, without, most)
     if not on_all:
-        if len(kept) >= _MOST_FITS:
-            kept.pop(next(iter(kept)), None)
+        # All axes of 2,048 dimensions take 34 MB a fit, and only candidates of one layer, in a row, share them.
+        wide = [other for other in list(kept) if other[-1] > MOST_DIMENSIONS]
+        outdated = wide[:-1] if most > MOST_DIMENSIONS else []
+        for other in outdated or list(kept)[: len(kept) + 1 - _MOST_FITS]:
+            kept.pop(other, None)
         kept[key] = fits
     return fits

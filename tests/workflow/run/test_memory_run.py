@@ -11,7 +11,7 @@ from layerprobe.system.errors import DataError
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.workflow.choose.features_run import run_of_features
 from layerprobe.workflow.choose.user_features import check_features
-from layerprobe.workflow.probe.rerank import whitening_fits
+from layerprobe.workflow.probe.rerank import StoredSearch, whitening_fits
 from layerprobe.workflow.run.memory_run import MemoryRun
 from layerprobe.workflow.run.opened_run import equal_layers, read_layer
 from layerprobe.workflow.run.stored_choice import stored_choice
@@ -86,3 +86,29 @@ def test_maps_by_fold_are_fitted_once_and_are_those_of_the_chain(monkeypatch: py
         np.testing.assert_allclose(together.onto(5, unit)(fold)(rows), alone(rows), rtol=1e-6, atol=1e-8)
     monkeypatch.setattr("layerprobe.workflow.probe.rerank.half_whitening", lambda *_: pytest.fail("fitted again"))
     assert whitening_fits(run, 0, "test", key, folds, cpu, learned=False) is together
+
+
+@pytest.mark.parametrize("chain", ["l2+whiten:130:0.5+l2", "l2+lwhiten:130:lw+int8"])
+def test_layers_side_by_side_are_whitened_to_more_than_128_dimensions_by_fold(
+    chain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, labels = np.random.default_rng(0), np.repeat(np.arange(40), 5)
+    layers = {name: 0.4 * rng.normal(size=(40, 70))[labels] + rng.normal(size=(200, 70)) for name in ("a", "b")}
+    run = run_of_features(check_features(layers, labels), seen=True, seed=0)
+    search = StoredSearch(run, 0, "test", torch.device("cpu"))
+    ranked = RankedLayer(LayerKey("a+b", "none"), chain, "cosine")
+    together = search.within_folds(ranked, 0)
+    monkeypatch.setattr("layerprobe.workflow.probe.rerank.parse_whitening", lambda _: None)  # each fold fits the chain
+    np.testing.assert_array_equal(together.values, search.within_folds(ranked, 0).values)
+    assert 0.1 < together.values.mean() < 1
+
+
+def test_of_the_fits_of_all_axes_two_are_kept() -> None:
+    layers = {name: FEATURES * scale for scale, name in enumerate("abcd", start=1)}
+    run = run_of_features(check_features(layers, LABELS), seen=True, seed=0)
+    for name in layers:
+        for most in (128, 500):
+            key = LayerKey(name, "none")
+            whitening_fits(run, 0, "test", key, LABELS % 4, torch.device("cpu"), learned=False, most=most)
+    kept = [(key[2].layer, key[-1]) for key in run.fold_fits]
+    assert kept == [("a", 128), ("b", 128), ("c", 128), ("c", 500), ("d", 128), ("d", 500)]
