@@ -150,7 +150,7 @@ class Run:
         return store.open_feature_file(self.feature_file(epoch, split))
 
     @functools.cached_property
-    def fold_fits(self) -> dict[tuple[object, ...], Any]:
+    def fold_fits(self) -> dict[tuple[Any, ...], Any]:
         """Maps of layers that are fitted by fold of classes, kept while the run is open."""
         return {}
 
