@@ -189,7 +189,16 @@ def run(net_name: str, count: int, workers: int, device: str) -> None:
 def train(net_name: str, files: Split, cached: Split, workers: int, device: str) -> None:
     """Print what reading files or the cache adds to a training with its input in memory."""
     batches = shuffled_batches(files.labels, batch_size=BATCH, seed=0, epoch=1)
-    plan = Plan(2, lambda _: batches, Schedule(), learning_rate=0.001, augment="photo", workers=workers)
+    plan = Plan(
+        2,
+        lambda _: batches,
+        len(batches),
+        len(batches[0]),
+        Schedule(),
+        learning_rate=0.001,
+        augment="photo",
+        workers=workers,
+    )
     held = list(load_batches(cached, batches, epoch=1, seed=0, augment="photo", workers=workers))
     with patch.object(loop, "load_batches", lambda *_, **__: iter(held)):
         alone, _ = second_epoch(net_name, files, plan, device)

@@ -56,6 +56,8 @@ def ours(net: str, pixels: Pixels, labels: LabelArray) -> Callable[[int], float]
     plan = Plan(
         epochs=10**6,
         batches=lambda epoch: class_batches(labels, batch_size=BATCH, images_per_class=PER_CLASS, seed=0, epoch=epoch),
+        batches_per_epoch=len(labels) // BATCH,
+        images_per_batch=BATCH,
         schedule=Schedule((10**9,)),
     )
     trainer = Trainer(build(net), SmoothTriplet(512, CLASSES), split, Normalise.of(0.5, 0.25), plan)

@@ -55,35 +55,86 @@ def class_batches(  # noqa: PLR0913 - the rules in which the papers' samplers di
     Returns:
         N // batch_size arrays (p * k,) of indices into `labels`; the images of a class stand side by side.
     """
+    count_class_batches(labels, batch_size=batch_size, images_per_class=images_per_class, singletons=singletons)
+    _, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    images = np.argsort(inverse, kind="stable")  # those of a class side by side
+    starts, counts = (np.cumsum(sizes) - sizes).tolist(), sizes.tolist()
+    count, k = batch_size // images_per_class, images_per_class
+    eligible = np.flatnonzero(sizes >= _least(singletons))
+    chances = sizes[eligible] / sizes[eligible].sum()
+    cumulated = _cumulated(chances)
+    rng = np.random.default_rng([seed, epoch])
+
+    def one_batch() -> Indices:
+        if by_size:
+            classes = eligible[_drawn_by_size(rng, chances, cumulated, count)]
+        else:
+            classes = rng.choice(eligible, count, replace=False)
+        places = [starts[c] + rng.choice(counts[c], k, replace=replacement or counts[c] < k) for c in classes.tolist()]
+        indices: Indices = images[np.concatenate(places)]
+        return indices
+
+    return [one_batch() for _ in range(len(labels) // batch_size)]
+
+
+def count_class_batches(
+    labels: LabelArray, *, batch_size: int, images_per_class: int, singletons: bool = False
+) -> tuple[int, int]:
+    """The number of batches of `class_batches`, in every epoch, and of images in each; none is made.
+
+    Raises:
+        RecipeError: too few images or classes for a batch.
+    """
     _require_enough(labels, batch_size)
-    least = 1 if singletons else 2
+    least = _least(singletons)
     if not least <= images_per_class <= batch_size:
         raise RecipeError(
             f"train.images_per_class = {images_per_class}: must be from {least} to train.batch_size = {batch_size}",
             fix="Change one of the two",
         )
-    _, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    members = np.split(np.argsort(inverse, kind="stable"), np.cumsum(sizes)[:-1])
-    count = batch_size // images_per_class
-    eligible = np.flatnonzero(sizes >= least)
-    if len(eligible) < count:
+    sizes, count = np.unique(labels, return_counts=True)[1], batch_size // images_per_class
+    eligible = np.count_nonzero(sizes >= least)
+    if eligible < count:
         enough = f"{least} image{'s' * (least > 1)} or more"
         raise RecipeError(
             f"train.batch_size = {batch_size} with train.images_per_class = {images_per_class} needs {count} classes of"
-            f" {enough}; {len(eligible)} of the {len(sizes)} training classes have as many",
+            f" {enough}; {eligible} of the {len(sizes)} training classes have as many",
             fix="Lower train.batch_size or raise train.images_per_class",
         )
-    chances = sizes[eligible] / sizes[eligible].sum() if by_size else None
-    rng = np.random.default_rng([seed, epoch])
-    return [
-        np.concatenate(
-            [
-                rng.choice(members[c], images_per_class, replace=replacement or bool(sizes[c] < images_per_class))
-                for c in rng.choice(eligible, count, replace=False, p=chances)
-            ]
-        )
-        for _ in range(len(labels) // batch_size)
-    ]
+    return len(labels) // batch_size, count * images_per_class
+
+
+def _least(singletons: bool) -> int:
+    """The images that a class needs to be drawn."""
+    return 1 if singletons else 2
+
+
+def _drawn_by_size(
+    rng: np.random.Generator, chances: NDArray[np.float64], cumulated: NDArray[np.float64], count: int
+) -> NDArray[np.int64]:
+    """What `rng.choice(len(chances), count, replace=False, p=chances)` draws, bit for bit, without its pass over all.
+
+    numpy draws as many as are lacking, drops repeated ones, and draws again with the chances of those drawn set to 0.
+
+    Args:
+        cumulated: of `chances`, which are the same for every batch.
+    """
+    drawn = np.empty(0, np.int64)
+    while len(drawn) < count:
+        uniform = rng.random(count - len(drawn))
+        if len(drawn):
+            left = chances.copy()
+            left[drawn] = 0
+            cumulated = _cumulated(left)
+        further = cumulated.searchsorted(uniform, side="right")
+        drawn = np.concatenate([drawn, further[np.sort(np.unique(further, return_index=True)[1])]])
+    return drawn
+
+
+def _cumulated(chances: NDArray[np.float64]) -> NDArray[np.float64]:
+    sums: NDArray[np.float64] = np.cumsum(chances)
+    sums /= sums[-1]
+    return sums
 
 
 def shuffled_batches(labels: LabelArray, *, batch_size: int, seed: int, epoch: int) -> list[Indices]:
@@ -100,6 +151,12 @@ def shuffled_batches(labels: LabelArray, *, batch_size: int, seed: int, epoch: i
     _require_enough(labels, batch_size)
     order = np.random.default_rng([seed, epoch]).permutation(len(labels))
     return list(order[: len(labels) // batch_size * batch_size].reshape(-1, batch_size))
+
+
+def count_shuffled_batches(labels: LabelArray, *, batch_size: int) -> tuple[int, int]:
+    """The number of batches of `shuffled_batches`, in every epoch, and of images in each."""
+    _require_enough(labels, batch_size)
+    return len(labels) // batch_size, batch_size
 
 
 def _require_enough(labels: LabelArray, batch_size: int) -> None:

@@ -88,6 +88,8 @@ class Plan:
 
     Args:
         batches: epoch (from 1) -> that epoch's batches of image indices; the same on every call.
+        batches_per_epoch: how many these are, in every epoch.
+        images_per_batch: how many images are in each.
         optimizer: sgd, adam, adamw or rmsprop.
         epsilon: of adam, adamw and rmsprop; None for torch's default.
         weight_decay: added to the gradient, or with adamw applied apart from it.
@@ -101,6 +103,8 @@ class Plan:
 
     epochs: int
     batches: Callable[[int], list[NDArray[np.int64]]]
+    batches_per_epoch: int
+    images_per_batch: int
     schedule: Schedule
     learning_rate: float = 0.01
     new_layers_factor: float = 1.0
@@ -118,7 +122,7 @@ class Plan:
     @property
     def steps_per_epoch(self) -> int:
         """Steps of the optimiser in an epoch, the same in every epoch."""
-        return math.ceil(len(self.batches(1)) / self.accumulate)
+        return math.ceil(self.batches_per_epoch / self.accumulate)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import signal
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -25,6 +27,8 @@ from layerprobe.data.loading import (
     _next,
     _Served,
     class_batches,
+    count_class_batches,
+    count_shuffled_batches,
     in_order,
     load_batches,
     plain_batches,
@@ -412,3 +416,66 @@ def test_with_replacement_an_image_may_come_twice() -> None:
         )
 
     assert (repeats(True), repeats(False)) == (True, False)
+
+
+MIXED_SIZES = tuple(np.random.default_rng(6).integers(1, 30, 40).tolist())
+
+
+@pytest.mark.parametrize(
+    ("options", "digest"),
+    [
+        ({}, "933d000cc4748c1e"),
+        ({"by_size": False}, "1e6fd1dc3cba081d"),
+        ({"singletons": True}, "b7d82a3c48d2c9f8"),
+        ({"replacement": True}, "e7a9f7d1ecd6dacb"),
+    ],
+)
+def test_batches_are_what_they_were(options: dict[str, Any], digest: str) -> None:
+    # Hashes of batches for which `class_batches` called `rng.choice(..., p=...)`.
+    labels, hashed = labels_of(*MIXED_SIZES), hashlib.sha256()
+    for epoch in (1, 2):
+        for batch in class_batches(labels, batch_size=32, images_per_class=4, seed=3, epoch=epoch, **options):
+            hashed.update(batch.astype("<i8").tobytes())
+    assert hashed.hexdigest()[:16] == digest
+
+
+LABELS = [
+    labels_of(*MIXED_SIZES), labels_of(*[4] * 10), labels_of(1, 1, 1, 5, 5, 5, 20), labels_of(*[1] * 30, *[2] * 9),
+    labels_of(3, 40, 40, 200), 7 * labels_of(*[12] * 8),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("labels", LABELS, ids=lambda labels: f"{len(labels)}")
+@pytest.mark.parametrize(("m", "k"), [(6, 2), (7, 3), (8, 4), (3, 3)])
+@pytest.mark.parametrize("options", [{}, {"by_size": False}, {"singletons": True}, {"replacement": True}])
+def test_batches_are_drawn_as_numpys_choice_draws(
+    labels: NDArray[np.int64], m: int, k: int, options: dict[str, bool]
+) -> None:
+    sizes = dict(zip(*(array.tolist() for array in np.unique(labels, return_counts=True)), strict=True))
+    eligible = [label for label, size in sizes.items() if size >= 2 - options.get("singletons", False)]
+    chances = np.array([sizes[label] for label in eligible]) / sum(sizes[label] for label in eligible)
+    rng = np.random.default_rng([1, 2])
+    for batch in class_batches(labels, batch_size=m, images_per_class=k, seed=1, epoch=2, **options):
+        p, expected = chances if options.get("by_size", True) else None, list[int]()
+        for place in rng.choice(len(eligible), m // k, replace=False, p=p):
+            members = np.flatnonzero(labels == eligible[place])
+            repeats = options.get("replacement", False) or len(members) < k
+            expected += rng.choice(members, k, replace=repeats).tolist()
+        assert batch.tolist() == expected
+
+
+@pytest.mark.parametrize("labels", LABELS, ids=lambda labels: f"{len(labels)}")
+@pytest.mark.parametrize(("m", "k"), [(6, 2), (7, 3), (8, 4), (3, 3)])
+@pytest.mark.parametrize("singletons", [True, False])
+def test_batches_are_counted_as_they_are_made(labels: NDArray[np.int64], m: int, k: int, singletons: bool) -> None:
+    options: dict[str, Any] = {"batch_size": m, "images_per_class": k, "singletons": singletons}
+    count, images = count_class_batches(labels, **options)
+    for epoch in (1, 2):
+        assert [len(batch) for batch in class_batches(labels, seed=0, epoch=epoch, **options)] == [images] * count
+
+
+@pytest.mark.parametrize("m", [1, 6, 7, 40])
+def test_shuffled_batches_are_counted_as_they_are_made(m: int) -> None:
+    labels = labels_of(1, 1, 18, 20)
+    count, images = count_shuffled_batches(labels, batch_size=m)
+    assert [len(batch) for batch in shuffled_batches(labels, batch_size=m, seed=0, epoch=1)] == [images] * count

@@ -95,7 +95,10 @@ def normalise(pixels: Tensor) -> Tensor:
 
 def trainer(loss: Loss | None = None, **options: Any) -> Trainer:
     plan: dict[str, Any] = {"epochs": 1, "batches": lambda epoch: BATCHES, "schedule": Schedule(), "weight_decay": 0.0}
-    return Trainer(net(), loss or softmax(), split(), normalise, Plan(**(plan | options)))
+    plan |= options
+    batches = plan["batches"](1)
+    counts = {"batches_per_epoch": len(batches), "images_per_batch": len(batches[0])}
+    return Trainer(net(), loss or softmax(), split(), normalise, Plan(**(plan | counts)))
 
 
 def last_weight(module: nn.Module) -> Tensor:

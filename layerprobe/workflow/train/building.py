@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,21 +54,29 @@ def build_plan(recipe: Recipe, targets: LabelArray, *, workers: int) -> Plan:
     train = recipe.train
     epoch_batches: Callable[..., list[NDArray[np.int64]]]
     if train.images_per_class is not None:  # the recipe has none for the sampler `shuffled` alone
+        options: dict[str, Any] = {
+            "batch_size": train.batch_size,
+            "images_per_class": train.images_per_class,
+            "singletons": train.sampler == "balanced",
+        }
         epoch_batches = partial(
             loading.class_batches,
             targets,
-            batch_size=train.batch_size,
-            images_per_class=train.images_per_class,
             by_size=train.sampler == "classes",
-            singletons=train.sampler == "balanced",
             replacement=bool(train.replacement),
+            **options,
         )
+        count = partial(loading.count_class_batches, targets, **options)
     else:
         epoch_batches = partial(loading.shuffled_batches, targets, batch_size=train.batch_size)
+        count = partial(loading.count_shuffled_batches, targets, batch_size=train.batch_size)
+    # Of 0 epochs nothing is trained, and the images need not suffice for a batch.
+    batches, images = count() if train.epochs else (0, 0)
     plan = Plan(
         epochs=train.epochs,
-        # Of 0 epochs nothing is trained, and the images need not suffice for a batch.
-        batches=lambda epoch: epoch_batches(seed=train.seed, epoch=epoch) if train.epochs else [],
+        batches=lambda epoch: epoch_batches(seed=train.seed, epoch=epoch),
+        batches_per_epoch=batches,
+        images_per_batch=images,
         schedule=Schedule(),
         learning_rate=train.learning_rate,
         new_layers_factor=train.new_layers_factor,

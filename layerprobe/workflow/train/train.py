@@ -126,7 +126,7 @@ def estimate_training(request: TrainRequest) -> Estimate:
     # The first step is skipped: it includes the setup.
     step = (marks[-1] - marks[0]) / max(1, len(marks) - 1) if marks else 0.0
     epochs = _remaining_epochs(run, trainer, request.fresh)
-    steps = sum(len(trainer.plan.batches(epoch)) for epoch in epochs if epoch > 0)
+    steps = trainer.plan.batches_per_epoch * sum(epoch > 0 for epoch in epochs)
     _, needed = _disk_needs(run, built, request.recipe.train.keep, request.fresh)
     return Estimate(step * steps, peak_memory(trainer.device), needed, free_bytes(run.folder))
 
@@ -441,9 +441,8 @@ def _train_epochs(run: Run, request: TrainRequest, built: Built, listener: Liste
     measure_and_tidy(measured_epochs, earlier=True)
     if trainer.epoch >= trainer.plan.epochs:
         return
-    batch = len(trainer.plan.batches(1)[0])
-    epochs = range(trainer.epoch + 1, trainer.plan.epochs + 1)
-    remaining_batches = sum(len(trainer.plan.batches(epoch)) for epoch in epochs)
+    batches, batch = trainer.plan.batches_per_epoch, trainer.plan.images_per_batch
+    remaining_batches = (trainer.plan.epochs - trainer.epoch) * batches
     with listener.task(f"training {run.name}", remaining_batches * batch, "images") as task:
 
         def after_step(loss: float) -> bool:
@@ -451,10 +450,10 @@ def _train_epochs(run: Run, request: TrainRequest, built: Built, listener: Liste
             return not stop
 
         for result in trainer.epochs(after_step=after_step):
-            if 2 * result.idle > len(trainer.plan.batches(result.epoch)):
+            if 2 * result.idle > batches:
                 listener.say(
-                    f"warning: in {result.idle} of {len(trainer.plan.batches(result.epoch))} batches of epoch"
-                    f" {result.epoch} no pair or triplet counted; nothing is learnt from them"
+                    f"warning: in {result.idle} of {batches} batches of epoch {result.epoch} no pair or triplet"
+                    " counted; nothing is learnt from them"
                 )
             try:
                 _append_metrics(run, result)
