@@ -1,4 +1,4 @@
-"""The keys `group`, `positives` and `ignore` of [data]: a column and two csv files -> the rules of each search."""
+"""The keys `group`, `positives`, `ignore` and `queries` of [data] -> the rules and the queries of each search."""
 
 from __future__ import annotations
 
@@ -43,19 +43,24 @@ class Searching:
         positives: the right items of each query, whatever their class. It holds for every split that has a query named
             in it; there, a query that it does not name has no right item. None: the items of its class are right.
         ignored: items that are taken out of a query's results, whatever their class; None: none.
+        queries: how many test images are searched for; None: all.
     """
 
     group: str | None = None
     positives: PairList | None = None
     ignored: PairList | None = None
+    queries: int | None = None
 
 
-def read_searching(dataset: Dataset, *, group: str | None, positives: str | None, ignore: str | None) -> Searching:
+def read_searching(
+    dataset: Dataset, *, group: str | None, positives: str | None, ignore: str | None, queries: int | None = None
+) -> Searching:
     """The rules, checked against a data set with all its images.
 
     Args:
         group: name of a column; None or empty for none.
         positives: path of a csv file with the columns `query` and `item`; None or empty for none.
+        queries: see `Searching`.
     """
     columns = dict.fromkeys(column for split in dataset.splits.values() for column in split.columns)
     if group and not columns:
@@ -66,14 +71,14 @@ def read_searching(dataset: Dataset, *, group: str | None, positives: str | None
     right, ignored = (_read(Path(file), dataset) if file else None for file in (positives, ignore))
     if right and not right.pairs:  # the class would decide again, and nothing would say so
         raise DataError("no right item is listed", file=positives, fix="List some, or leave data.positives out")
-    return Searching(group or None, right, ignored)
+    return Searching(group or None, right, ignored, queries)
 
 
 def with_search_rules(dataset: Dataset, searching: Searching) -> Dataset:
-    """The data set with the rules of its searches, as rows of its splits."""
+    """The data set with the rules of its searches, as rows of its splits, and the test images that are drawn."""
     if searching == Searching() and dataset.label_sets is None:
         return dataset
-    all_rules, all_notes = {}, {}
+    all_rules, all_notes, drawn = {}, {}, {}
     for name in dataset.searched:
         queries, gallery = dataset.splits[name], dataset.splits[dataset.search_in.get(name, name)]
         rules = replace(_rules_of(queries, gallery, searching), label_sets=dataset.label_sets)
@@ -84,9 +89,29 @@ def with_search_rules(dataset: Dataset, searching: Searching) -> Dataset:
             notes.append(f"ignore: {searching.ignored.name}")
         if rules.label_sets is not None:
             notes.append(NOTE)
+        has_rules, count = bool(notes), len(queries) if searching.queries is None else searching.queries
+        if name == "test" and count < len(queries):
+            drawn[name] = draw_queries(queries.labels, count)
+            rules = rules.of_rows(drawn[name])
+            notes.append(f"{count:,} of {len(queries):,} queries")
+        if has_rules:
+            all_rules[name] = rules
         if notes:
-            all_rules[name], all_notes[name] = rules, tuple(notes)
-    return replace(dataset, search_rules=all_rules, search_notes=all_notes)
+            all_notes[name] = tuple(notes)
+    return replace(dataset, search_rules=all_rules, search_notes=all_notes, drawn=drawn)
+
+
+def draw_queries(labels: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """(count,) rows of images, ascending: those of classes in random order, of the last class perhaps not all.
+
+    The order is the same for all seeds, so that the runs of an experiment have the same queries.
+
+    Args:
+        labels: (N,) classes, N at least `count`.
+    """
+    rng, (classes, places) = np.random.default_rng(0), np.unique(labels, return_inverse=True)
+    of_class, of_image = rng.permutation(len(classes)), rng.permutation(len(labels))
+    return np.sort(np.lexsort((of_image, of_class[places]))[:count])
 
 
 def _rules_of(queries: Split, gallery: Split, searching: Searching) -> SearchRules:

@@ -62,6 +62,17 @@ class ArrayImages:
 
 
 @dataclass(frozen=True, eq=False)
+class _Some:
+    """i -> image, for some of the images of a split."""
+
+    image: Callable[[int], Image]
+    places: NDArray[np.integer]  # (M,) places of the chosen images in the split
+
+    def __call__(self, index: int) -> Image:
+        return self.image(int(self.places[index]))
+
+
+@dataclass(frozen=True, eq=False)
 class Split:
     """Images and their labels, in a fixed order.
 
@@ -109,6 +120,19 @@ class Split:
         """The number of classes that occur."""
         return len(np.unique(self.labels))
 
+    def of_rows(self, rows: NDArray[np.integer], name: str = "") -> Split:
+        """Some of its images, in the order of their rows; `name` is another one than the split's."""
+        return replace(
+            self,
+            name=name or self.name,
+            labels=self.labels[rows],
+            ids=tuple(self.ids[row] for row in rows.tolist()),
+            image=_Some(self.image, rows),
+            test_image=_Some(self.test_image, rows) if self.test_image else None,
+            digests=None if self.digests is None else self.digests[rows],
+            columns={column: tuple(texts[row] for row in rows.tolist()) for column, texts in self.columns.items()},
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -127,6 +151,8 @@ class Dataset:
         search_rules: split -> the right and the excluded results of its images, where the class
             alone does not say.
         search_notes: split -> what every result under its rules has to say.
+        drawn: split -> rows of those of its images that are searched for, ascending; a split that is not named is
+            searched for as a whole.
         label_sets: (M, 2) a class and a label that it holds, where classes are sets of labels; else None.
         input_notes: what a run says once of how images were listed and are read, and no score repeats.
     """
@@ -143,6 +169,7 @@ class Dataset:
     search_notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     label_sets: NDArray[np.int64] | None = None
     input_notes: tuple[str, ...] = ()
+    drawn: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def searched(self) -> list[str]:
@@ -153,6 +180,13 @@ class Dataset:
     def map_splits(self, change: Callable[[Split], Split]) -> Dataset:
         """The same data set with something done to each of its splits."""
         return replace(self, splits={name: change(split) for name, split in self.splits.items()})
+
+    def search_of(self, name: str) -> tuple[Split, Split | None]:
+        """The images of a split that are searched for, and those that they are searched among; None: themselves."""
+        images, gallery = self.splits[name], self.splits[self.search_in.get(name, name)]
+        if name in self.drawn:
+            return images.of_rows(self.drawn[name]), gallery
+        return images, None if gallery is images else gallery
 
     def together(self, name: str, other: str) -> bool:
         """Whether two splits are the same, or one is searched in the other."""

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
-from layerprobe.data.splits import Dataset, Image, LabelArray, Split
+from layerprobe.data.splits import Dataset, LabelArray, Split
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.wording import first_named
 
 _NUMBER = re.compile("[0-9]+")
 _CODE = re.compile("[0-9][A-Za-z]+[0-9]")  # of a hash, whose digits are no numbers
-
-
-@dataclass(frozen=True, eq=False)
-class _Some:
-    """i -> image, for some of the images of a split."""
-
-    image: Callable[[int], Image]
-    places: NDArray[np.intp]  # (M,) places of the chosen images in the split
-
-    def __call__(self, index: int) -> Image:
-        return self.image(int(self.places[index]))
 
 
 def count_train_classes(classes: int, requested: int | None, name: str, *, fix: str = "Get the set again") -> int:
@@ -147,7 +135,10 @@ def _hold_out(dataset: Dataset, held: LabelArray, setting: str, which: str = "")
             fix=f"Change {setting.partition(' ')[0]} or leave it out",
         )
     chosen = np.isin(train.labels, held)
-    parts = {"train": _subset("train", train, ~chosen), "validation": _subset("validation", train, chosen)}
+    parts = {
+        "train": train.of_rows(np.flatnonzero(~chosen)),
+        "validation": train.of_rows(np.flatnonzero(chosen), "validation"),
+    }
     other_splits = {name: split for name, split in dataset.splits.items() if name != "train"}
     note = f"{len(held)} of {count} training classes held out for validation{which}"
     return replace(dataset, splits={**parts, **other_splits}, notes=(*dataset.notes, note))
@@ -167,7 +158,7 @@ def with_share(dataset: Dataset, share: float, *, seed: int) -> Dataset:
         images = np.flatnonzero(train.labels == label)
         count = min(len(images), max(2, round(share * len(images))))
         is_chosen[np.random.default_rng([seed, int(label)]).permutation(images)[:count]] = True
-    splits = {name: _subset("train", train, is_chosen) if name == "train" else s for name, s in dataset.splits.items()}
+    splits = {**dataset.splits, "train": train.of_rows(np.flatnonzero(is_chosen))}
     note = f"{share:.0%} of each training class: {int(is_chosen.sum())} of {len(train)} images"
     return replace(dataset, splits=splits, notes=(*dataset.notes, note))
 
@@ -176,20 +167,6 @@ def _train(dataset: Dataset, key: str) -> Split:
     if "train" not in dataset.splits:
         raise RecipeError(f"{key}: this data set has no training images to take it from", fix="Leave it out")
     return dataset.splits["train"]
-
-
-def _subset(name: str, split: Split, is_chosen: NDArray[np.bool_]) -> Split:
-    places = np.flatnonzero(is_chosen)
-    return replace(
-        split,
-        name=name,
-        labels=split.labels[places],
-        ids=tuple(split.ids[i] for i in places),
-        image=_Some(split.image, places),
-        test_image=_Some(split.test_image, places) if split.test_image else None,
-        digests=None if split.digests is None else split.digests[places],
-        columns={column: tuple(texts[i] for i in places) for column, texts in split.columns.items()},
-    )
 
 
 def meta_classes(labels: LabelArray, count: int, *, seed: int) -> LabelArray:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from layerprobe.ranking.items import Table
 
+_SLICE = 4096  # rows of a table on disk that are read at once
 ItemCounts = tuple[NDArray[np.int64], NDArray[np.int64]]  # right and wrong items of each query
 
 
@@ -39,6 +40,20 @@ class Features:
     values: NDArray[np.float32] | Tensor | Table
     labels: NDArray[np.int64]
     ids: Sequence[str]
+
+    def of_rows(self, rows: NDArray[np.int64]) -> Features:
+        """Some of them, in memory; `rows` ascend."""
+        values = self.values
+        if not hasattr(values, "__array__"):  # a table, which only slices are read of
+            starts = range(0, len(values), _SLICE)
+            ends = np.searchsorted(rows, [*starts, len(values)])
+            parts = [
+                np.asarray(values[start : start + _SLICE])[rows[first:last] - start]
+                for start, first, last in zip(starts, ends[:-1], ends[1:], strict=True)
+                if last > first
+            ]
+            return Features(np.concatenate(parts), self.labels[rows], [self.ids[row] for row in rows.tolist()])
+        return Features(values[rows], self.labels[rows], [self.ids[row] for row in rows.tolist()])  # type: ignore[index] # no table
 
 
 class Labelled(Protocol):

@@ -15,8 +15,10 @@ LARGEST_SEED = 2**64 - 1  # of torch
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
 # Checkpoints to keep: of all epochs, of the last one, or of the epochs 0, N, 2N ... and the last.
 Keep = Literal["all", "last"] | Annotated[int, Field(ge=1)]
+# Keys of [data] that decide which items are right for a query, and which are taken out.
+RULE_KEYS = ("group", "positives", "ignore")
 # Keys of [data] that change ranks, but neither images nor weights.
-SEARCH_KEYS = ("group", "positives", "ignore")
+SEARCH_KEYS = (*RULE_KEYS, "queries")
 # What decides the trained weights, without the keys that say where images come from, what is kept on the disk, how
 # queries are searched, and what weights from a file were trained on.
 DECIDING = ("data", "net", "loss", "train", "ensemble")
@@ -86,10 +88,11 @@ class Data(Section):
     seen: bool = True  # whether weights from a file were trained on the training classes
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
     cache: Literal["auto", "off"] = "auto"
-    # The right and the excluded items of a query (SEARCH_KEYS): a column, and csv files; empty text is None.
+    # The right and the excluded items of a query (RULE_KEYS): a column, and csv files; empty text is None.
     group: str | None = None
     positives: str | None = None
     ignore: str | None = None
+    queries: Annotated[int, Field(ge=1)] | None = None  # the test images that are searched for; None: all
 
     @field_validator("image_size", mode="before")
     @classmethod

@@ -44,8 +44,8 @@ def of_files(root: Path, queries: tuple[str, ...], items: tuple[str, ...]) -> Da
 def read(
     dataset: Dataset, *, group: str | None = None, positives: Path | None = None, ignore: Path | None = None
 ) -> Searching:
-    files = (str(file) if file else None for file in (positives, ignore))
-    return read_searching(dataset, group=group, **dict(zip(("positives", "ignore"), files, strict=True)))
+    right, ignored = (str(file) if file else None for file in (positives, ignore))
+    return read_searching(dataset, group=group, positives=right, ignore=ignored)
 
 
 def pairs(folder: Path, *rows: str, name: str = "pairs.csv", head: str = "query,item\n") -> Path:

@@ -212,7 +212,7 @@ def test_a_finished_run_takes_over_the_groups_and_loses_its_other_scores(
     assert "one: layerprobe probe now follows the recipe's data.group" in heard
     weights = run.read().hashes
     heard = layerprobe(*ASKED, heard=True)
-    assert "6 scores of other groups or lists leave scores.csv: probe their layers and epochs again" in heard
+    assert "6 scores of other groups, lists or queries leave scores.csv: probe their layers and epochs again" in heard
     grouped = {score.metric: score for score in run.scores()}
     assert {score.ranked.layer.layer for score in run.scores()} == {"fc6"}
     assert all("group: camera" in score.notes for score in run.scores())

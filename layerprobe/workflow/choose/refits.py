@@ -33,6 +33,7 @@ from layerprobe.workflow.choose.candidates import (
 )
 from layerprobe.workflow.choose.choosing import Candidate
 from layerprobe.workflow.choose.request import NEAR_METRIC
+from layerprobe.workflow.probe.reduced_features import query_index
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.rerank import StoredSearch, whitening_fits
 from layerprobe.workflow.run.memory_run import MemoryRun
@@ -61,7 +62,7 @@ def whitened_layers(  # noqa: PLR0913 - the layers of a run, and how they are br
             dimensions.
     """
     record, cpu = run.read(), torch.device("cpu")
-    units = whole_units(run, split, *run.feature_head(epoch, split).rows, cluster)
+    units = whole_units(run, split, *query_index(run, epoch, split), cluster)
     folds = folds_of_queries(units, seed=int(record.seed))
     on_all = split_to_choose_on(run, record, record.epochs) != split
     whitened = []

@@ -66,8 +66,8 @@ class LeftOutMetrics:
     def dataset(self) -> Dataset:
         """The run's data set, with its galleries and rules."""
         dataset = from_recipe.build_dataset(self.recipe)
-        images = dataset.splits.get(self.ranked_split.split)
-        if images is None or tuple(images.ids) != self.ranked_split.stored.ids:
+        split = self.ranked_split.split
+        if split not in dataset.splits or dataset.search_of(split)[0].ids != self.ranked_split.stored.ids:
             raise DataError(
                 f"the images of the {self.ranked_split.split} split are not those that were ranked",
                 file=self.ranked_split.run.folder,

@@ -169,7 +169,7 @@ def _items(run: Run, epoch: int, stored: StoredRanks) -> ItemCounts:
         from layerprobe.workflow.run.from_recipe import build_dataset  # it imports torch, which a plot does without
 
         dataset = build_dataset(recorded_recipe(run.read(), run.record_file), decode=False)
-        if tuple(dataset.splits[SPLIT].ids) != stored.ids:
+        if dataset.search_of(SPLIT)[0].ids != stored.ids:
             raise DataError("the data set has other images than the run", fix="Restore it as it was when it was probed")
         return count_items(dataset, SPLIT)
     if not run.has_features(epoch, "gallery"):

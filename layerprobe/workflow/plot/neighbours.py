@@ -76,7 +76,7 @@ class RunGallery:
     @property
     def queries(self) -> Split:
         """The queries."""
-        return self.searches.features.dataset.splits[self.split]
+        return self.searches.features.dataset.search_of(self.split)[0]
 
     @property
     def items(self) -> Split:
@@ -227,7 +227,8 @@ def _find_by_layer(
 
 def _require_images(opened: RunGallery, epoch: int) -> None:
     """Check that the stored features of an epoch are of the images of the data set."""
-    for split in dict.fromkeys([opened.queries, opened.items]):
+    splits = opened.searches.features.dataset.splits
+    for split in (splits[name] for name in dict.fromkeys([opened.split, opened.items.name])):
         path = opened.run.feature_file(epoch, split.name)
         if not opened.run.has_features(epoch, split.name):
             raise DataError(
@@ -241,7 +242,7 @@ def _require_images(opened: RunGallery, epoch: int) -> None:
     ranks = opened.run.rank_file(epoch, opened.split)
     if opened.run.ranks(epoch, opened.split).search_sha256 not in ("", opened.search_sha256):
         fix = probe_fix(opened.run, opened.record, epoch, opened.split)
-        raise DataError("classes, groups or lists have changed since the probe", file=ranks, fix=fix)
+        raise DataError("classes, groups, lists or queries have changed since the probe", file=ranks, fix=fix)
 
 
 def _require_stored(opened: RunGallery, epoch: int, ranked: RankedLayer) -> None:

@@ -18,14 +18,12 @@ _PAIRS = 2**22  # that are looked at at once
 
 def identical_images(dataset: Dataset, split: str) -> NDArray[np.bool_] | None:
     """(Q,) whether each image of a split has one of the same content in its results; None where none is hashed."""
-    queries, gallery = dataset.splits[split], dataset.splits[dataset.search_in.get(split, split)]
-    if queries.digests is None or gallery.digests is None:
+    (queries, gallery), rules = dataset.search_of(split), dataset.search_rules.get(split)
+    if queries.digests is None or (gallery is not None and gallery.digests is None):
         return None
-    rules, itself = dataset.search_rules.get(split), gallery is queries
-    rows = queries.digests if itself else np.concatenate([queries.digests, gallery.digests])
-    if itself:
-        return identical_rows(rows, queries.labels, rules)
-    contents = _number_contents(rows)
+    if gallery is None or gallery.digests is None:
+        return identical_rows(queries.digests, queries.labels, rules)
+    contents = _number_contents(np.concatenate([queries.digests, gallery.digests]))
     self_items = find_self_indices(len(queries), queries.ids, len(gallery), gallery.ids)
     of_queries, of_gallery = contents[: len(queries)], contents[len(queries) :]
     return _find_identical(of_queries, of_gallery, queries.labels, gallery.labels, self_items, rules)

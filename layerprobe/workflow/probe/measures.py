@@ -121,9 +121,7 @@ def add_gallery_size(measures: Measures, size: int, dataset: Dataset, splits: Se
 
 def count_items(dataset: Dataset, split: str) -> ItemCounts:
     """How many items each image of a split may find that are right, and how many that are wrong."""
-    gallery = dataset.search_in.get(split, split)
-    searched = None if gallery == split else dataset.splits[gallery]
-    return item_counts(dataset.splits[split], searched, dataset.search_rules.get(split))
+    return item_counts(*dataset.search_of(split), dataset.search_rules.get(split))
 
 
 # What labels that mean one class may differ in -> the label without it.
@@ -176,17 +174,17 @@ def _shares_labels(dataset: Dataset, split: str) -> bool:
     rules = dataset.search_rules.get(split)
     if dataset.label_sets is None or rules is None or not (rules.groups is rules.ignored is rules.positives is None):
         return False
-    queries, gallery = dataset.splits[split], dataset.splits[dataset.search_in.get(split, split)]
-    if gallery is not queries and {*queries.ids} & {*gallery.ids}:
+    queries, gallery = dataset.search_of(split)
+    if gallery is not None and {*queries.ids} & {*gallery.ids}:
         return False
     classes, labels = dataset.label_sets.T
-    images = np.bincount(gallery.labels, minlength=len(dataset.class_names))
-    shared = np.bincount(labels, weights=images[classes]) > (gallery is queries)
+    images = np.bincount((gallery or queries).labels, minlength=len(dataset.class_names))
+    shared = np.bincount(labels, weights=images[classes]) > (gallery is None)
     return bool(shared[labels[np.isin(classes, queries.labels)]].any())
 
 
 def _why_none(dataset: Dataset, split: str) -> str:
-    queries, rules = dataset.splits[split], dataset.search_rules.get(split)
+    queries, rules = dataset.search_of(split)[0], dataset.search_rules.get(split)
     sides = [_class_names(dataset, name) for name in dict.fromkeys((split, dataset.search_in.get(split, split)))]
     if rules is not None and rules.positives is not None:
         return f"none of the listed pairs is of {split} images that are searched"

@@ -46,6 +46,7 @@ class ReducedFeatures:
         gallery_of: split -> the split that its images are searched in.
         fitted_on: the split that maps are fitted on, unless on a gallery.
         permuted: whether maps are fitted with the classes permuted over the images: see `permuted_labels`.
+        query_rows: epoch and split -> rows of its images that are searched for; None for all.
     """
 
     open_layer: OpenLayer
@@ -55,6 +56,7 @@ class ReducedFeatures:
     trained: RunClassifier | None = None
     fitted_on: str = FITTED_ON
     permuted: bool = False
+    query_rows: Callable[[int, str], NDArray[np.int64] | None] = lambda *_: None
 
     @contextlib.contextmanager
     def opened(
@@ -65,11 +67,14 @@ class ReducedFeatures:
         Args:
             memory: bytes of features above which they stay on disk, and are reduced as they are read; None: none do.
         """
-        names = dict.fromkeys((split, self.gallery_of(split)))
+        names, rows = dict.fromkeys((split, self.gallery_of(split))), self.query_rows(epoch, split)
         with contextlib.ExitStack() as stack:
             opened = [self._open(epoch, split, name, ranked, memory) for name in names]
             queries, *gallery = [stack.enter_context(features) for features in opened]
-            yield queries, gallery[0] if gallery else None
+            if rows is None:
+                yield queries, gallery[0] if gallery else None
+            else:
+                yield queries.of_rows(rows), gallery[0] if gallery else queries
 
     def layer(self, epoch: int, split: str, ranked: RankedLayer, *, searched: str | None = None) -> Features:
         """A layer's features of a split, in memory.
@@ -132,7 +137,26 @@ def stored_features(  # noqa: PLR0913 - the run, and how its maps are fitted
 ) -> ReducedFeatures:
     """The features in a run's files, with the labels and ids that stand there; no data set is read."""
     open_layer, seed = functools.partial(_open_stored, run, device), run.read().seed
-    return ReducedFeatures(open_layer, gallery_of, seed, device, trained, fitted_on, permuted)
+    rows = functools.partial(query_rows, run)
+    return ReducedFeatures(open_layer, gallery_of, seed, device, trained, fitted_on, permuted, rows)
+
+
+def query_rows(run: Run, epoch: int, split: str) -> NDArray[np.int64] | None:
+    """Rows of a split's stored features whose images were searched for by its ranks; None for all, or without ranks."""
+    with contextlib.suppress(DataError, BusyError):
+        ids, every = run.ranks(epoch, split).rows[1], run.feature_head(epoch, split).rows[1]
+        if len(ids) < len(every) and {*ids} <= {*every}:
+            places = {name: row for row, name in enumerate(every)}
+            return np.array([places[name] for name in ids], np.int64)
+    return None
+
+
+def query_index(run: Run, epoch: int, split: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Classes and names of the images of a split's stored features that were searched for."""
+    (labels, ids), rows = run.feature_head(epoch, split).rows, query_rows(run, epoch, split)
+    if rows is None:
+        return labels.astype(np.int64), ids
+    return labels[rows].astype(np.int64), tuple(ids[row] for row in rows.tolist())
 
 
 def permuted_labels(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:

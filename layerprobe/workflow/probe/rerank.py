@@ -28,8 +28,15 @@ from layerprobe.statistics.choice import folds_of_queries
 from layerprobe.system.errors import DataError, NotFiniteError
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks, SearchRules
-from layerprobe.values.sections import SEARCH_KEYS
-from layerprobe.workflow.probe.reduced_features import ReducedFeatures, are_stored, permuted_labels, stored_features
+from layerprobe.values.sections import RULE_KEYS
+from layerprobe.workflow.probe.reduced_features import (
+    ReducedFeatures,
+    are_stored,
+    permuted_labels,
+    query_index,
+    query_rows,
+    stored_features,
+)
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.opened_run import read_layer
@@ -71,6 +78,10 @@ class StoredSearch:
         return split if self._searches_itself else _GALLERY
 
     @cached_property
+    def _is_drawn(self) -> bool:
+        return query_rows(self.run, self.epoch, self.split) is not None
+
+    @cached_property
     def is_plain(self) -> bool:
         """Whether no groups or lists restrict the results of a query: these are not stored with features."""
         # The classes of what Python measures are numbered anew in the file, and it has no rules.
@@ -80,7 +91,7 @@ class StoredSearch:
 
     def require_plain(self) -> None:
         """Check that no groups or lists restrict the results of a query; classes may be sets of labels."""
-        if not self.is_plain and any(self.run.read().data.get(key) for key in SEARCH_KEYS):
+        if not self.is_plain and any(self.run.read().data.get(key) for key in RULE_KEYS):
             raise DataError(f"groups or lists decide what images of {self.split} may find")
 
     @cached_property
@@ -107,9 +118,15 @@ class StoredSearch:
         return self.run.ranks(self.epoch, self.split).search_sha256
 
     def _search_sha256(self, rules: SearchRules | None) -> str:
-        names = dict.fromkeys([self.split, self._gallery_of(self.split)])
-        queries, *gallery = [Features(np.empty(0, np.float32), *self._read_index(name)) for name in names]
-        return search_sha256(queries, gallery[0] if gallery else None, rules)
+        queries, gallery = (
+            Features(np.empty(0, np.float32), *index)
+            for index in (
+                query_index(self.run, self.epoch, self.split),
+                self._read_index(self._gallery_of(self.split)),
+            )
+        )
+        itself = self._searches_itself and not self._is_drawn
+        return search_sha256(queries, None if itself else gallery, rules)
 
     def require_stored(self, ranked: RankedLayer) -> None:
         """Check that the ranks of a layer were made from its features."""
@@ -161,9 +178,9 @@ class StoredSearch:
             units: (Q,) that the folds divide, each a class or several; None for the classes.
 
         Raises:
-            DataError: the queries are searched in a gallery, or by groups or lists.
+            DataError: the queries are searched in a gallery, by groups or lists, or are some of the images.
         """
-        if not (self._searches_itself and self.is_plain):
+        if not (self._searches_itself and self.is_plain) or self._is_drawn:
             raise DataError(f"{ranked} of {self.run.name} is not searched among classes alone")
         search = self._fold_search(ranked, seed, units)
         fit_without = self._fits(search, ranked.layer, parse_chain(ranked.reduction))
@@ -233,7 +250,7 @@ def whitening_fits(  # noqa: PLR0913 - the features and their folds
     """Half-whitening or learned whitening of a layer's stored features, without each fold and on all, once for a run.
 
     Args:
-        folds: (N,) the fold of each image.
+        folds: (N,) the fold of each image that is searched for.
         learned: whether it is learned whitening.
         on_all: whether it is fitted on all images alone, which is not kept.
         most: axes; all where there are fewer.
@@ -245,10 +262,11 @@ def whitening_fits(  # noqa: PLR0913 - the features and their folds
     if not on_all and key in kept:
         stored: FoldProjections | None = kept[key]
         return stored
-    blocks = Blocks(torch.from_numpy(read_layer(run, epoch, split, layer)), device)
+    rows, values = query_rows(run, epoch, split), read_layer(run, epoch, split, layer)
+    blocks = Blocks(torch.from_numpy(values if rows is None else values[rows]), device)
     without = [None, *([] if on_all else np.unique(folds).tolist())]
     if learned:
-        labels = run.feature_head(epoch, split).rows[0].astype(np.int64)
+        labels, _ = query_index(run, epoch, split)
         fits = learned_whitening(blocks, labels, folds, without, most)
     else:
         fits = half_whitening(blocks, folds, without, most)

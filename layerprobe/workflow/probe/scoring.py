@@ -150,10 +150,10 @@ class Searches:
     def write(self, epoch: int, split: str, entries: Mapping[RankedLayer, store.RankEntry]) -> None:
         """Store ranks, in place of all that are stored."""
         dataset, rules, chance = self.features.dataset, self.rules(split), None
-        queries, gallery = dataset.splits[split], dataset.splits[self.gallery(split)]
-        if rules is not None and gallery is queries:  # else it follows from the classes alone
+        queries, gallery = dataset.search_of(split)
+        if rules is not None and gallery is None:  # else it follows from the classes alone
             chance = chance_recall(queries.labels, 1, rules=rules)
-        elif rules is not None:
+        elif gallery is not None and (rules is not None or split in dataset.drawn):
             names = {"ids": queries.ids, "gallery_ids": gallery.ids}
             chance = chance_recall(queries.labels, 1, gallery.labels, rules=rules, **names)
         rows, identical = store.Rows(queries.labels, queries.ids), identical_images(dataset, split)
@@ -170,7 +170,10 @@ class Searches:
         ) -> contextlib.AbstractContextManager[Features]:
             return self.features.opened(epoch, split, layer, device, memory)
 
-        return ReducedFeatures(open_layer, self.gallery, self.seed, device, self.trained)
+        def drawn_rows(epoch: int, split: str) -> NDArray[np.int64] | None:  # noqa: ARG001 - the same at every epoch
+            return self.features.dataset.drawn.get(split)
+
+        return ReducedFeatures(open_layer, self.gallery, self.seed, device, self.trained, query_rows=drawn_rows)
 
 
 def searches_of_run(features: RunFeatures, recipe: Recipe, device: Callable[[], torch.device]) -> Searches:
@@ -247,7 +250,7 @@ class Scorer:
         for draw in draws:
             entry = new[draw.ranked]
             if entry.ranks is None:
-                count = len(self.searches.features.dataset.splits[split])
+                count = len(self.searches.features.dataset.search_of(split)[0])
                 return Scored(without_value(self.measures.names, subject, count, entry.invalid))
             further = self._score_thinned(draw, entry.ranks) + self._score_metrics(draw, entry.ranks, measures)
             entries[draw.ranked] = _add_values(entry, further.values)

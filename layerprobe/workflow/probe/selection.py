@@ -206,7 +206,7 @@ def interval_units(dataset: Dataset, splits: Sequence[str], cluster: str | None)
         cluster: None for the classes.
     """
     names = splits_to_store(splits, dataset)
-    images = {name: (dataset.splits[name].labels, dataset.splits[name].ids) for name in names}
+    images = {name: (images.labels, images.ids) for name in names for images in (dataset.search_of(name)[0],)}
     return units_of_splits(dataset, images, cluster)
 
 

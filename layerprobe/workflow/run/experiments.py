@@ -1,7 +1,7 @@
 """Experiments: trainings that differ in the seed or the fold alone, on images of equal hashes.
 
-The hash of a recipe, `experiment` in run.json, omits where the images lie, and by which groups or lists they are
-searched.
+The hash of a recipe, `experiment` in run.json, omits where the images lie, which are searched for, and by which groups
+or lists.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def difference(a: Conditions, b: Conditions) -> str:
     if a.record.transform != b.record.transform:
         return "another way from an image to the input"
     ranked = [split for split in names if split in a.rules and split in b.rules]
-    return "other groups or lists" if any(a.rules[split] != b.rules[split] for split in ranked) else ""
+    return "other groups, lists or queries" if any(a.rules[split] != b.rules[split] for split in ranked) else ""
 
 
 def _drawn(a: Conditions, b: Conditions) -> set[str]:

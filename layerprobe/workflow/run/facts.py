@@ -112,7 +112,11 @@ def _split_facts(run: Run, data: Mapping[str, Any], split: str, scores: Sequence
                 file = run.ranks(epoch, split)
                 stored = file.stored
             except (DataError, BusyError):
-                return replace(facts, chance=None) if any(map(data.get, (*SEARCH_KEYS, "label_separator"))) else facts
+                has_rules = any(map(data.get, (*SEARCH_KEYS, "label_separator")))
+                return replace(facts, queries=measured[0].n, chance=None) if has_rules else facts
+            if len(stored.ids) < len(ids):  # some of the images are searched for
+                items_labels, items_ids = searched or (labels, ids)
+                facts = split_facts(stored.labels, items_labels, (stored.ids, items_ids))
             facts = with_ranks(facts, stored.ranks, file.identical)
             return facts if file.chance is None else replace(facts, chance=file.chance)
     return SplitFacts(measured[0].n)

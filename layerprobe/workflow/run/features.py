@@ -97,9 +97,7 @@ class RunFeatures:
 
     def search_sha256(self, split: str) -> str:
         """Hash of a split's search rules."""
-        dataset, gallery = self.dataset, self.dataset.search_in.get(split, split)
-        searched = None if gallery == split else dataset.splits[gallery]
-        return search_sha256(dataset.splits[split], searched, dataset.search_rules.get(split))
+        return search_sha256(*self.dataset.search_of(split), self.dataset.search_rules.get(split))
 
     def without_stale(self, scores: Sequence[Score], listener: Listener | None) -> list[Score]:
         """The scores whose features and ranks have the present transform and search rules; reports the others."""
@@ -112,7 +110,7 @@ class RunFeatures:
             with contextlib.suppress(DataError, BusyError):
                 rules = self.run.ranks(epoch, split).search_sha256
                 if rules and split in self.dataset.searched and rules != self.search_sha256(split):
-                    return "other groups or lists"
+                    return "other groups, lists or queries"
             return ""
 
         differences = Counter(difference(score.epoch, score.split) for score in scores)

@@ -32,7 +32,7 @@ from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import EnvironmentFault, RecipeError
 from layerprobe.system.naming import require_device_name
 from layerprobe.values.network_input import ImageSize, OwnInput, height_width, size_text
-from layerprobe.values.sections import Data
+from layerprobe.values.sections import SEARCH_KEYS, Data
 from layerprobe.workflow.run.epoch_weights import last_weights
 from layerprobe.workflow.run.images import Decoding, with_contents, with_decoded
 from layerprobe.workflow.run.runs import find_run
@@ -75,7 +75,7 @@ def build_dataset(
     """
     data, dataset = recipe.data, loaded or load_dataset(recipe.data)
     # A list that names a missing image is refused before any image is read.
-    searching = read_searching(dataset, group=data.group, positives=data.positives, ignore=data.ignore)
+    searching = read_searching(dataset, **{key: getattr(data, key) for key in SEARCH_KEYS})
     dataset = with_contents(dataset, decoding) if decoding else dataset
     dataset = read_with(dataset, exif_rotation=data.exif_rotation, fast=data.resize == "fast", white=data.white)
     files = {name: split.image for name, split in dataset.splits.items() if isinstance(split.image, Files)}

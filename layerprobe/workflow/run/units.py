@@ -178,6 +178,9 @@ def require_redrawable(
         if rules is not None and rules.label_sets is not None:
             why = f"an image of {name} may have several labels, so that classes cannot be left out"
             raise RecipeError(f"--interval redraw: {why}", fix="Leave --interval out")
+        if name in dataset.drawn:
+            why = f"data.queries draws some of the images of {name}, so that classes cannot be left out"
+            raise RecipeError(f"--interval redraw: {why}", fix="Leave --interval out")
         names = list(dict.fromkeys([name, dataset.search_in.get(name, name)]))
         labels = np.concatenate([dataset.splits[split].labels for split in names])
         divided = find_divided_class(labels, np.concatenate([units[split] for split in names]))

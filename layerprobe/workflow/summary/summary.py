@@ -233,7 +233,8 @@ def thinning_of(
             return None, (f"{NO_GALLERIES}: {name} is searched in a gallery of its own",)
         # Runs from Python have no rules, and other class numbers in the file.
         if not from_python and file.search_sha256 != search_sha256(file.stored, None):
-            return None, (f"{NO_GALLERIES}: groups, lists or sets of labels decide what an image of {name} may find",)
+            rules = "groups, lists, sets of labels or drawn queries"
+            return None, (f"{NO_GALLERIES}: {rules} decide what an image of {name} may find",)
     smaller, larger = sorted(pair, key=lambda name: len(pair[name].stored.ids))
     size = len(pair[smaller].stored.ids) - 1
     if len(pair[larger].stored.ids) - 1 == size:

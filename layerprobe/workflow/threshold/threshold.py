@@ -327,14 +327,15 @@ def _read_clusters(run: Run, cluster: str) -> tuple[Units, Units]:
     epoch, stored = ranked_split.epoch, ranked_split.stored
     images: dict[str, tuple[NDArray[np.integer], Sequence[str]]] = {"test": (stored.labels, stored.ids)}
     gallery = "test" if run.ranks(epoch, "test").searched_itself else "gallery"
-    if gallery != "test":
-        images[gallery] = run.feature_head(epoch, gallery).rows
+    searched = run.feature_head(epoch, gallery).rows
+    if searched[1] != stored.ids:
+        images["gallery"] = searched
     units = units_of_run(run, images, cluster)
     labels = np.concatenate([image_labels for image_labels, _ in images.values()])
     require_whole_classes(
         labels, np.concatenate(list(units.values())), cluster, run.feature_head(epoch, "test").class_names
     )
-    return units["test"], units[gallery]
+    return units["test"], units.get("gallery", units["test"])
 
 
 def _choose_layer(run: Run, listener: Listener) -> tuple[RankedLayer, int]:

@@ -90,7 +90,7 @@ def test_other_rules_of_the_search_are_told_from_what_is_ranked(tmp_path: Path) 
     runs = {name: write_run(tmp_path, name, seed=i) for i, name in enumerate(("a", "b", "none"))}
     for name, rules in (("a", "by class"), ("b", "by groups")):
         store_ranks(runs[name], {ranked("fc6@none"): np.ones(4)}, [0, 0, 1, 1], search=rules)
-    assert apart(runs["a"], runs["b"]) == "other groups or lists"
+    assert apart(runs["a"], runs["b"]) == "other groups, lists or queries"
     assert apart(runs["a"], runs["none"]) == ""
 
 

@@ -105,7 +105,7 @@ def by_rules(run: Run) -> None:
     ("change", "why"),
     [
         (in_a_gallery, "test is searched in a gallery of its own"),
-        (by_rules, "groups, lists or sets of labels decide what an image of train may find"),
+        (by_rules, "groups, lists, sets of labels or drawn queries decide what an image of train may find"),
     ],
 )
 def test_a_gallery_or_rules_leave_the_whole_galleries_and_say_so(
@@ -123,7 +123,7 @@ def test_a_gallery_or_rules_leave_the_whole_galleries_and_say_so(
 def test_groups_that_the_ranks_were_made_with_are_known(tmp_path: Path) -> None:
     groups = SearchRules(groups=np.arange(sum(SIZES["test"])))
     run = write_run(tmp_path, rules={"test": groups}, layers=[FC6], sizes=SIZES)
-    why = "groups, lists or sets of labels decide what an image of test may find"
+    why = "groups, lists, sets of labels or drawn queries decide what an image of test may find"
     assert f"no gap in galleries of one size: {why}" in stored_summary(run).notes
 
 
