@@ -62,9 +62,9 @@ def test_what_is_right_and_taken_out_agrees_with_a_loop(tmp_path: Path, seed: in
         files = {"positives": tmp_path / "positives.csv", "ignore": tmp_path / "ignore.csv"}
         lists = {name: random_list(rng, file, queries, gallery) for name, file in files.items()}
         paths = {name: str(files[name]) if pairs else None for name, pairs in lists.items()}
-        group = "camera" if grouped else None
-        right, out = paths["positives"], paths["ignore"]
-        made = with_search_rules(dataset, read_searching(dataset, group=group, positives=right, ignore=out))
+        column = "camera" if grouped else None
+        searching = read_searching(dataset, group=column, positives=paths["positives"], ignore=paths["ignore"])
+        made = with_search_rules(dataset, searching)
         rules = made.search_rules.get("test")
         itself = queries is gallery
         sides = rng.normal(size=(len(queries), 4)), rng.normal(size=(len(gallery), 4))
