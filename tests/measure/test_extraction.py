@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from layerprobe.data.transforms import Normalise
 from layerprobe.measure.analysis import Features, rank
-from layerprobe.measure.extraction import Arrays, SideBySide, copy_at_once, copy_to_host, extract, fetch, send
+from layerprobe.measure.extraction import Arrays, SideBySide, copy_at_once, copy_to_host, extract
 from layerprobe.nets.vgg16_bn import build
 from layerprobe.system.errors import NotFiniteError
 from layerprobe.taps import Tap, resolve_taps
@@ -210,57 +210,6 @@ def test_nothing_but_features_is_waited_for() -> None:
     with never_waiting():
         found = list(extract(net.module, taps, [images, images], Normalise.of(0.5, 0.25), device=gpu))
     assert [batch[FC6].shape for batch in found] == [(8, 16), (8, 16)]
-
-
-def numbers() -> Tensor:
-    return torch.arange(600_000.0).view(2, 3, -1)
-
-
-def test_a_tensor_in_main_memory_stays_there() -> None:
-    values = numbers()
-    assert send(values, CPU) is values
-    assert fetch(values)() is values
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    "values",
-    [
-        numbers(),
-        numbers().transpose(0, 2),
-        numbers()[:, :1].expand(-1, 3, -1),
-        numbers()[:, :, ::2],
-        torch.arange(120.0).view(2, 3, 4, 5).to(memory_format=torch.channels_last),
-    ],
-)
-def test_a_gpu_gives_back_what_it_was_sent_in_the_layout_of_a_plain_copy(values: Tensor) -> None:
-    gpu = torch.device("cuda")
-    there = send(values, gpu)
-    back = fetch(there)()
-    assert there.device.type == "cuda"
-    assert there.stride() == values.to(gpu).stride()
-    assert back.device == CPU
-    assert torch.equal(back, values)
-
-
-@pytest.mark.gpu
-def test_neither_way_waits_for_a_gpu() -> None:
-    gpu, busy = torch.device("cuda"), torch.cuda.Event()
-    fetch(send(numbers(), gpu))()  # to allocate pinned memory may wait
-    torch.cuda.synchronize()
-    torch.cuda._sleep(2 * 10**9)  # about a second
-    busy.record()
-    fetch(send(numbers(), gpu))
-    assert not busy.query()
-
-
-@pytest.mark.gpu
-def test_a_callers_pinned_memory_may_be_filled_again_at_once() -> None:
-    values = numbers().pin_memory()
-    torch.cuda._sleep(2 * 10**8)
-    there = send(values, torch.device("cuda"))
-    values.zero_()
-    assert torch.equal(there.cpu(), numbers())
 
 
 RNG = np.random.default_rng(0)
