@@ -109,8 +109,8 @@ def ours(split: Split, normalise: Callable[[Tensor], Tensor] | None) -> Callable
     """An epoch of layerprobe's batches."""
 
     def epoch() -> None:
-        batches = shuffled_batches(split.labels, batch_size=BATCH, seed=0, epoch=1)
-        for pixels, _ in load_batches(split, batches, epoch=1, seed=0, augment="photo", workers=0):
+        batches = [(1, batch) for batch in shuffled_batches(split.labels, batch_size=BATCH, seed=0, epoch=1)]
+        for pixels, _ in load_batches(split, batches, seed=0, augment="photo", workers=0):
             if normalise is not None:
                 normalise(pixels)
 
@@ -199,8 +199,8 @@ def train(net_name: str, files: Split, cached: Split, workers: int, device: str)
         augment="photo",
         workers=workers,
     )
-    held = list(load_batches(cached, batches, epoch=1, seed=0, augment="photo", workers=workers))
-    with patch.object(loop, "load_batches", lambda *_, **__: iter(held)):
+    held = list(load_batches(cached, [(1, batch) for batch in batches], seed=0, augment="photo", workers=workers))
+    with patch.object(loop, "load_batches", lambda *_, **__: (batch for _ in range(plan.epochs) for batch in held)):
         alone, _ = second_epoch(net_name, files, plan, device)
     print(f"training {net_name} on {device}: {1 / alone:.0f} images per second with all input in memory")
     for name, split in (("files", files), ("cache", cached)):

@@ -5,8 +5,10 @@ Which images are in a batch depends on (labels, seed, epoch) alone, so that a re
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
-from collections.abc import Callable, Generator, Iterator, Sequence
+import operator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -168,19 +170,21 @@ def _require_enough(labels: LabelArray, batch_size: int) -> None:
         )
 
 
+Key = TypeVar("Key")
 Batch = TypeVar("Batch")
 
 
-def load_batches(  # noqa: PLR0913 - what to read, and the three keys of the augmentation
-    split: Split, batches: Sequence[Indices], *, epoch: int, seed: int, augment: str, workers: int
+def load_batches(
+    split: Split, batches: Iterable[tuple[int, Indices]], *, seed: int, augment: str, workers: int
 ) -> Generator[tuple[Tensor, Indices], None, None]:
-    """The batches of an epoch, augmented.
+    """The batches of epochs, augmented.
 
     The augmentation of an image depends on (seed, epoch, index of the image) alone: the number of workers changes only
-    the speed, and nothing is drawn from global generators. Closing the iterator ends the workers.
+    the speed, and nothing is drawn from global generators. The workers stay from the first batch to the last; closing
+    the iterator ends them.
 
     Args:
-        epoch: from 1.
+        batches: (epoch from 1, indices (B,)) of each; with workers drawn two for each worker ahead.
         workers: number of processes that read ahead; 0 reads in this process.
 
     Yields:
@@ -188,8 +192,9 @@ def load_batches(  # noqa: PLR0913 - what to read, and the three keys of the aug
     """
     if augment not in AUGMENTATIONS:
         raise UnknownNameError("augmentation", augment, AUGMENTATIONS)
-    loaded = in_order(_BatchReader(split, augment, seed, epoch), batches, workers)
-    return ((pixels, indices) for pixels, indices in zip(loaded, batches, strict=True))
+    drawn_ahead, drawn = itertools.tee(batches)
+    loaded = in_order(_BatchReader(split, augment, seed), drawn_ahead, workers)
+    return ((pixels, indices) for pixels, (_, indices) in zip(loaded, drawn, strict=True))
 
 
 def plain_batches(split: Split, *, batch_size: int, workers: int) -> Generator[Tensor, None, None]:
@@ -212,23 +217,23 @@ def plain_batches(split: Split, *, batch_size: int, workers: int) -> Generator[T
 
 def batches_of(split: Split, batches: Sequence[Indices], *, workers: int) -> Generator[Tensor, None, None]:
     """As `plain_batches`, of images with these indices."""
-    return in_order(_BatchReader(split, "none", seed=0, epoch=0), batches, workers)
+    return in_order(_BatchReader(split, "none", seed=0), [(0, indices) for indices in batches], workers)
 
 
 @dataclass(frozen=True, eq=False)
 class _BatchReader:
-    """Indices of a batch -> its pixels; a copy is sent to every worker."""
+    """The epoch and the indices of a batch -> its pixels; a copy is sent to every worker."""
 
     split: Split
     augment: str
     seed: int
-    epoch: int
 
-    def __call__(self, indices: Indices) -> Tensor:
-        first_image = self._image(indices[0].item())
+    def __call__(self, batch: tuple[int, Indices]) -> Tensor:
+        epoch, indices = batch
+        first_image = self._image(indices[0].item(), epoch)
         pixels = np.empty((len(indices), *first_image.shape), np.uint8)
         for row, index in enumerate(indices.tolist()):
-            image = self._image(index) if row else first_image
+            image = self._image(index, epoch) if row else first_image
             if image.shape != first_image.shape:
                 raise DataError(
                     f"{_size(image)} pixels in a batch of {_size(first_image)} pixels",
@@ -238,7 +243,7 @@ class _BatchReader:
             pixels[row] = image  # while the image is in the processor's cache
         return torch.from_numpy(pixels)
 
-    def _image(self, index: int) -> Image:
+    def _image(self, index: int, epoch: int) -> Image:
         split = self.split
         if self.augment == "none" and split.test_image:
             return split.test_image(index)
@@ -246,7 +251,7 @@ class _BatchReader:
         if self.augment == "none":
             return split.test_view(image) if split.test_view else image
         view = split.train_view or AUGMENTATIONS[self.augment]
-        return view(image, np.random.default_rng([self.seed, self.epoch, index]))
+        return view(image, np.random.default_rng([self.seed, epoch, index]))
 
 
 def _size(image: Image) -> str:
@@ -260,12 +265,12 @@ class _Served(TorchDataset[Batch | LayerprobeError]):
     If the worker raised the error, torch would raise it again with the worker's traceback in its message.
     """
 
-    read: Callable[[Indices], Batch]
+    read: Callable[[Any], Batch]
 
-    def __getitem__(self, indices: Indices) -> Batch | LayerprobeError:
+    def __getitem__(self, key: Any) -> Batch | LayerprobeError:
         try:
             with memory_faults_told():
-                batch = self.read(indices)
+                batch = self.read(key)
         except LayerprobeError as error:
             return error
         fault = _share(batch) if isinstance(batch, Tensor) else None
@@ -284,17 +289,16 @@ def _share(pixels: Tensor) -> EnvironmentFault | None:
     return None
 
 
-def in_order(
-    read: Callable[[Indices], Batch], batches: Sequence[Indices], workers: int
-) -> Generator[Batch, None, None]:
-    """The results of a function for each batch of indices, from this process or from others that read ahead.
+def in_order(read: Callable[[Key], Batch], keys: Iterable[Key], workers: int) -> Generator[Batch, None, None]:
+    """The results of a function for each key of a batch, from this process or from others that read ahead.
 
     Args:
+        keys: such as the indices of each batch; with workers drawn two for each worker ahead.
         workers: number of processes; 0 calls it in this process.
     """
     if not workers:
-        for indices in batches:
-            yield read(indices)
+        for key in keys:
+            yield read(key)
         return
     method = start_method()
     if method == "forkserver":
@@ -303,18 +307,17 @@ def in_order(
     loader: DataLoader[Batch | LayerprobeError] = DataLoader(
         _Served(read),
         batch_size=None,  # an item is a batch already
-        sampler=batches,
-        num_workers=min(workers, max(1, len(batches))),
+        sampler=keys,
+        num_workers=min(workers, max(1, operator.length_hint(keys, workers))),
         collate_fn=_unchanged,
         worker_init_fn=_begin,
-        # Otherwise each epoch would draw from the global generator and change what dropout draws.
+        # Otherwise it would draw from the global generator and change what dropout draws.
         generator=torch.Generator(),
         multiprocessing_context=method,
     )
     loaded = iter(loader)
     try:
-        for _ in batches:
-            batch = _next(loaded, loader.num_workers)
+        while (batch := _next(loaded, loader.num_workers)) is not None:
             if isinstance(batch, LayerprobeError):
                 raise batch
             yield batch
@@ -323,9 +326,10 @@ def in_order(
         del loaded
 
 
-def _next(loaded: Iterator[Batch | LayerprobeError], workers: int) -> Batch | LayerprobeError:
+def _next(loaded: Iterator[Batch | LayerprobeError], workers: int) -> Batch | LayerprobeError | None:
+    """The next batch, its error as a value, or None after the last."""
     try:
-        return next(loaded)
+        return next(loaded, None)
     except (RuntimeError, EOFError, ConnectionError, FileNotFoundError) as error:
         # A dead worker's connection is closed, or torch has found that the worker is gone.
         if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,25 +23,34 @@ from layerprobe.data.splits import Split
 from layerprobe.losses.loss import Loss, ParameterGroup
 from layerprobe.nets.net import Net
 from layerprobe.system.errors import NumericError, RecipeError
+from layerprobe.system.transfers import fetch, send
 from layerprobe.training.schedule import Schedule
 
 
-def build_optimizer(
-    name: str, groups: list[dict[str, Any]], *, learning_rate: float, momentum: float | None, epsilon: float | None
+def build_optimizer(  # noqa: PLR0913 - the options of a recipe's optimiser
+    name: str,
+    groups: list[dict[str, Any]],
+    *,
+    learning_rate: float,
+    momentum: float | None,
+    epsilon: float | None,
+    fused: bool | None = None,
 ) -> Optimizer:
     """The optimiser of a recipe.
 
     Args:
         momentum: of sgd and rmsprop; None for the others.
         epsilon: what adam, adamw and rmsprop add to the denominator; None for torch's 1e-8.
+        fused: all parameters in one kernel, which takes no step where the optimiser's `found_inf` is 1; rmsprop has
+            none.
     """
     if name == "sgd":
-        return RowSGD(groups, lr=learning_rate, momentum=momentum or 0.0)
+        return RowSGD(groups, lr=learning_rate, momentum=momentum or 0.0, fused=fused)
     eps = 1e-8 if epsilon is None else epsilon
     if name == "rmsprop":
         return RMSprop(groups, lr=learning_rate, momentum=momentum or 0.0, eps=eps)
     kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[name]
-    return kind(groups, lr=learning_rate, eps=eps)
+    return kind(groups, lr=learning_rate, eps=eps, fused=fused)
 
 
 class RowSGD(SGD):
@@ -47,6 +59,8 @@ class RowSGD(SGD):
     Momentum and weight decay act on those rows alone, when they are met: a step costs what its rows do, however many
     there are (the classes that a subsampled softmax draws).
     """
+
+    found_inf: Tensor | None = None  # 1: a fused step moves nothing
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -73,6 +87,8 @@ class RowSGD(SGD):
             buffer = state["momentum_buffer"]
             values = group["momentum"] * buffer[rows] + values
             buffer[rows] = values
+        if self.found_inf is not None:
+            values = values.masked_fill(self.found_inf > 0, 0.0)
         weight.index_add_(0, rows, values, alpha=-group["lr"])
 
 
@@ -80,6 +96,48 @@ def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
     """The gradients of the parameters that have one; of a sparse gradient its values."""
     stored = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return [gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in stored]
+
+
+def _lengths(gradients: list[Tensor]) -> Tensor:
+    """The length of all gradients together, as `torch.nn.utils.get_total_norm` has it, then that of each."""
+    lengths = torch.stack(torch._foreach_norm(gradients))
+    return torch.cat([torch.linalg.vector_norm(lengths)[None], lengths])
+
+
+def _fuses(device: torch.device) -> bool:
+    """Whether optimisers are fused: a CPU keeps the bits that it always gave."""
+    return device.type == "cuda"
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A step of the optimiser, for the error that it may end in.
+
+    Args:
+        iteration: from 0.
+        indices: of all its images.
+        trained: the parameters that have a gradient; none before its last batch.
+    """
+
+    epoch: int
+    iteration: int
+    indices: NDArray[np.int64]
+    trained: Sequence[Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class _Unread:
+    """A batch whose numbers a GPU may still be computing.
+
+    Args:
+        indices: of its images.
+        numbers: waits for its loss and its number of informative pairs and, of the last batch of a step, the length of
+            the gradient and of that of each trained parameter.
+    """
+
+    step: _Step
+    indices: NDArray[np.int64]
+    numbers: Callable[[], Tensor]
 
 
 @dataclass(frozen=True)
@@ -167,6 +225,8 @@ class Trainer:
         if targets is None:
             _, targets = np.unique(split.labels, return_inverse=True)
         self.targets = torch.from_numpy(targets.astype(np.int64))
+        # The workers are given the next epoch's while the present one is trained.
+        self._batches = functools.lru_cache(maxsize=2)(plan.batches)
         self.epoch = 0
         self.iteration = 0
         self._groups = _parameter_groups(net, loss, plan)
@@ -191,6 +251,7 @@ class Trainer:
             learning_rate=self.plan.learning_rate,
             momentum=self.plan.momentum,
             epsilon=self.plan.epsilon,
+            fused=_fuses(self.device) or None,  # None, not False: a state to resume from keeps its bytes
         )
 
     @functools.cached_property
@@ -204,77 +265,133 @@ class Trainer:
         Yields:
             After each whole epoch; between two, the network may be read but not changed.
         """
-        while self.epoch < self.plan.epochs:
-            result = self._epoch(self.epoch + 1, after_step)
-            if result is None:
-                return
-            self._require_finite_weights(result.epoch)
-            self.epoch = result.epoch
-            yield result
+        epochs = range(self.epoch + 1, self.plan.epochs + 1)
+        if not epochs:
+            return
+        plan, batches = self.plan, ((epoch, indices) for epoch in epochs for indices in self._batches(epoch))
+        workers = min(plan.workers, plan.batches_per_epoch)
+        loading = load_batches(self.split, batches, seed=plan.seed, augment=plan.augment, workers=workers)
+        with contextlib.closing(loading) as loaded:
+            for epoch in epochs:
+                result = self._epoch(epoch, itertools.islice(loaded, len(self._batches(epoch))), after_step)
+                if result is None:
+                    return
+                self._require_finite_weights(epoch)
+                self.epoch = epoch
+                yield result
 
-    def _epoch(self, epoch: int, after_step: Callable[[float], bool]) -> EpochResult | None:
+    def _epoch(
+        self, epoch: int, loaded: Iterable[tuple[Tensor, NDArray[np.int64]]], after_step: Callable[[float], bool]
+    ) -> EpochResult | None:
         # Every epoch has a seed of its own, so that dropout needs no stored generator state.
         torch.manual_seed(int(np.random.default_rng([self.plan.seed, epoch]).integers(2**63)))
-        batches = self.plan.batches(epoch)
-        losses, images, idle, started = [], 0, 0, time.perf_counter()
+        losses, idle, started = [], 0, time.perf_counter()
         self.net.module.train()
         self.loss.train()
-        loaded = load_batches(
-            self.split, batches, epoch=epoch, seed=self.plan.seed, augment=self.plan.augment, workers=self.plan.workers
-        )
+        for loss, is_idle in self._steps(epoch, loaded):
+            losses.append(loss)
+            idle += is_idle
+            if not after_step(loss):
+                return None
+        rate = self._base_rates[0] * self.plan.schedule.rate(self.iteration - 1)
+        images = sum(map(len, self._batches(epoch)))
+        return EpochResult(epoch, float(np.mean(losses)), rate, images, time.perf_counter() - started, idle)
+
+    def _steps(self, epoch: int, loaded: Iterable[tuple[Tensor, NDArray[np.int64]]]) -> Iterator[tuple[float, bool]]:
+        """Take an epoch's steps; yields the loss of each batch, and whether no pair or triplet counted.
+
+        Where the optimiser can refuse a step on the GPU (`_behind`), the numbers of a batch are read when the next one
+        has been launched, so that the GPU is never waited for.
+        """
+        batches, unread, losses = self._batches(epoch), deque[_Unread](), list[Tensor]()
         for number, (pixels, indices) in enumerate(loaded):
             first_of_step = number - number % self.plan.accumulate
             together = batches[first_of_step : first_of_step + self.plan.accumulate]  # of one step
             if number == first_of_step:
                 self._begin_step()
-            losses.append(self._backward(pixels, indices, len(together), epoch))
-            images, idle = images + len(indices), idle + int(self.loss.informative == 0)
-            if number == first_of_step + len(together) - 1:
-                self._end_step(np.concatenate(together), epoch)
-            if not after_step(losses[-1]):
-                return None
-        rate = self._base_rates[0] * self.plan.schedule.rate(self.iteration - 1)
-        return EpochResult(epoch, float(np.mean(losses)), rate, images, time.perf_counter() - started, idle)
+                losses = []
+            losses.append(self._backward(pixels, indices, len(together)))
+            numbers, trained = [self._loss_and_informative(losses[-1])], list[Tensor]()
+            if ends_step := len(losses) == len(together):
+                trained = [parameter for parameter in self._parameters if parameter.grad is not None]
+                numbers.append(_lengths(gradients(trained)))
+            step = _Step(epoch, self.iteration, np.concatenate(together), trained)
+            unread.append(_Unread(step, indices, fetch(torch.cat(numbers))))
+            results = [self._read(unread.popleft()) for _ in range(len(unread) - self._behind)]
+            if ends_step:
+                self._end_step(losses, numbers[-1][0], trained)
+            yield from results
+        yield from map(self._read, unread)
 
-    def _backward(self, pixels: Tensor, indices: NDArray[np.int64], batches: int, epoch: int) -> float:
+    def _backward(self, pixels: Tensor, indices: NDArray[np.int64], batches: int) -> Tensor:
         """Add a batch's share of the gradient; returns its loss."""
-        labels = self.targets[torch.from_numpy(indices)].to(self.device)
+        labels = send(self.targets[torch.from_numpy(indices)], self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.plan.bfloat16):
-            embeddings = self.net.module(self.normalise(pixels.to(self.device)))
+            embeddings = self.net.module(self.normalise(send(pixels, self.device)))
         try:
             loss = self.loss(embeddings.float(), labels)
         except ValueError as error:
             raise RecipeError(f"[loss]: {error}", fix="Choose another train.sampler or train.batch_size") from error
-        value = float(loss.detach())
-        if not np.isfinite(value):
-            raise self._not_finite(f"loss is {value}", indices, epoch)
         (loss / batches if batches > 1 else loss).backward()
+        value: Tensor = loss.detach()
         return value
 
-    def _end_step(self, indices: NDArray[np.int64], epoch: int) -> None:
-        norm = float(torch.nn.utils.get_total_norm(gradients(self._parameters)))
-        if not np.isfinite(norm):
-            raise self._not_finite(f"the gradient of {self._worst()} is not finite", indices, epoch)
-        if self.plan.clip_gradient is not None and norm > self.plan.clip_gradient:
-            for parameter in self._parameters:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(self.plan.clip_gradient / norm)
+    def _loss_and_informative(self, loss: Tensor) -> Tensor:
+        informative = loss.new_ones(()) if self.loss.informative is None else self.loss.informative
+        return torch.stack([loss, informative.to(loss.dtype)])
+
+    @property
+    def _behind(self) -> int:
+        """How many batches are launched before the numbers of one are read."""
+        return 1 if self.optimizer.defaults.get("fused") else 0
+
+    def _read(self, batch: _Unread) -> tuple[float, bool]:
+        """The loss of a batch, and whether no pair or triplet counted; waits until they are computed.
+
+        Raises:
+            NumericError: its loss, or the gradient of the step that it ends, is not finite.
+        """
+        loss, informative, *lengths = batch.numbers().tolist()
+        if not math.isfinite(loss):
+            raise self._not_finite(f"loss is {loss}", batch.indices, batch.step)
+        if lengths and not math.isfinite(lengths[0]):
+            quantity = f"the gradient of {self._worst(batch.step.trained, lengths[1:])} is not finite"
+            raise self._not_finite(quantity, batch.step.indices, batch.step)
+        return loss, informative == 0
+
+    def _end_step(self, losses: Sequence[Tensor], length: Tensor, trained: Sequence[Tensor]) -> None:
+        """Move the weights.
+
+        Args:
+            losses: of the step's batches.
+            length: of the gradient.
+            trained: the parameters that have a gradient.
+        """
+        if self.plan.clip_gradient is not None:
+            # mps has no float64.
+            factor = self.plan.clip_gradient / (length if length.device.type == "mps" else length.double())
+            if self._behind or bool(factor < 1):
+                for parameter in trained:
+                    parameter.grad.mul_(factor.clamp(max=1.0))  # type: ignore[union-attr] # it has one
+        if self._behind:
+            is_finite = torch.stack([*losses, length]).isfinite().all()
+            self.optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined] # as torch's GradScaler sets it
         self.optimizer.step()
         self.iteration += 1
 
-    def _worst(self) -> str:
+    def _worst(self, trained: Sequence[Tensor], lengths: Sequence[float]) -> str:
         """The first parameter whose gradient is not finite; if none, their length alone overflows."""
+        bad = {id(p) for p, length in zip(trained, lengths, strict=True) if not math.isfinite(length)}
         parameters = [*self.net.module.named_parameters(), *self.loss.named_parameters(prefix="loss")]
-        bad = [name for name, p in parameters if not all(bool(g.isfinite().all()) for g in gradients([p]))]
-        return bad[0] if bad else "all parameters together"
+        return next((name for name, p in parameters if id(p) in bad), "all parameters together")
 
-    def _not_finite(self, quantity: str, indices: NDArray[np.int64], epoch: int) -> NumericError:
+    def _not_finite(self, quantity: str, indices: NDArray[np.int64], step: _Step) -> NumericError:
         names = [self.split.ids[i] for i in indices.tolist()]
         error = NumericError(
-            f"{quantity} at epoch {epoch}, iteration {self.iteration + 1} (images {', '.join(names[:4])} ...);"
+            f"{quantity} at epoch {step.epoch}, iteration {step.iteration + 1} (images {', '.join(names[:4])} ...);"
             f" last good checkpoint: epoch {self.epoch}",
             # Before the first step the learning rate cannot be the cause.
-            fix=self._fix() if self.iteration else "Look at the options of [loss] and at the weights",
+            fix=self._fix() if step.iteration else "Look at the options of [loss] and at the weights",
         )
         error.add_note(f"images of the step: {', '.join(names)}")
         return error
@@ -315,7 +432,10 @@ class Trainer:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from a `state`; the caller loads the weights."""
-        self.optimizer.load_state_dict(state["optimizer"])
+        # Whether it is fused is a question of this device, not of the one that saved it.
+        fused = {key: value for key, value in self.optimizer.defaults.items() if key == "fused"}
+        groups = [group | fused for group in state["optimizer"]["param_groups"]]
+        self.optimizer.load_state_dict(state["optimizer"] | {"param_groups": groups})
         self.epoch, self.iteration = int(state["epoch"]), int(state["iteration"])
 
 

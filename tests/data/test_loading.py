@@ -48,8 +48,12 @@ def batches(split: Split, epoch: int = 1) -> list[Indices]:
     return class_batches(split.labels, batch_size=8, images_per_class=2, seed=0, epoch=epoch)
 
 
+def of_epoch(epoch: int, drawn: Iterable[Indices]) -> list[tuple[int, Indices]]:
+    return [(epoch, indices) for indices in drawn]
+
+
 def loaded(split: Split, *, epoch: int = 1, seed: int = 0, augment: str = "affine", workers: int = 0) -> Tensor:
-    found = load_batches(split, batches(split), epoch=epoch, seed=seed, augment=augment, workers=workers)
+    found = load_batches(split, of_epoch(epoch, batches(split)), seed=seed, augment=augment, workers=workers)
     return torch.stack([pixels for pixels, _ in found])
 
 
@@ -90,7 +94,7 @@ def test_workers_bring_the_same_pixels(split: Split, augment: str) -> None:
 
 def test_each_batch_comes_with_the_indices_it_was_made_from(split: Split) -> None:
     for workers in (0, 2):
-        pairs = load_batches(split, batches(split), epoch=1, seed=0, augment="none", workers=workers)
+        pairs = load_batches(split, of_epoch(1, batches(split)), seed=0, augment="none", workers=workers)
         for (pixels, indices), expected in zip(pairs, batches(split), strict=True):
             assert indices.tolist() == expected.tolist()
             assert torch.equal(pixels[3], torch.from_numpy(split.image(int(indices[3]))))
@@ -104,13 +108,13 @@ def test_augmentation_repeats_and_changes_with_epoch_and_seed(split: Split, chan
 
 def test_equal_images_are_augmented_each_in_its_own_way(split: Split) -> None:
     alike = replace(split, image=lambda index: split.image(0))
-    ((pixels, _),) = load_batches(alike, [np.arange(8)], epoch=1, seed=0, augment="affine", workers=0)
+    ((pixels, _),) = load_batches(alike, [(1, np.arange(8))], seed=0, augment="affine", workers=0)
     assert len({image.numpy().tobytes() for image in pixels}) == 8
 
 
 def test_augmentation_depends_on_the_image_and_not_on_its_batch(split: Split) -> None:
     one, other = np.array([3, 7]), np.array([7, 7, 1])
-    found = [p for p, _ in load_batches(split, [one, other], epoch=1, seed=0, augment="affine", workers=0)]
+    found = [p for p, _ in load_batches(split, [(1, one), (1, other)], seed=0, augment="affine", workers=0)]
     assert torch.equal(found[0][1], found[1][0])
     assert torch.equal(found[1][0], found[1][1])
 
@@ -139,7 +143,7 @@ def test_a_plain_batch_of_nothing_is_a_callers_bug(split: Split) -> None:
 
 def test_an_unknown_augmentation_is_refused_at_once(split: Split) -> None:
     with pytest.raises(UnknownNameError, match="unknown augmentation 'affin'. Did you mean 'affine'?"):
-        load_batches(split, [], epoch=1, seed=0, augment="affin", workers=0)
+        load_batches(split, [], seed=0, augment="affin", workers=0)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -176,7 +180,7 @@ if __name__ == "__main__":
 
 
 def test_closing_early_ends_the_workers(split: Split) -> None:
-    pairs = load_batches(split, batches(split), epoch=1, seed=0, augment="none", workers=2)
+    pairs = load_batches(split, of_epoch(1, batches(split)), seed=0, augment="none", workers=2)
     next(pairs)
     assert len(workers_of()) == 2
     pairs.close()
@@ -238,7 +242,7 @@ def test_full_shared_memory_is_named_with_the_way_out(split: Split, monkeypatch:
         raise RuntimeError("unable to allocate shared memory(shm)\nmore of torch's lines")
 
     monkeypatch.setattr(Tensor, "share_memory_", full)
-    error = _Served(_BatchReader(split, "none", seed=0, epoch=0))[np.array([0])]
+    error = _Served(_BatchReader(split, "none", seed=0))[1, np.array([0])]
     assert isinstance(error, EnvironmentFault)
     assert "shared memory is full (unable to allocate shared memory(shm)). Use --workers 0" in str(error)
 

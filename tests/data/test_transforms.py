@@ -505,7 +505,7 @@ def test_batches_have_the_view_of_their_purpose_whatever_the_workers() -> None:
     batches = [np.array([3, 1]), np.array([0, 2])]
     found = []
     for workers in (0, 2):
-        loaded = load_batches(train, batches, epoch=1, seed=0, augment="photo", workers=workers)
+        loaded = load_batches(train, [(1, batch) for batch in batches], seed=0, augment="photo", workers=workers)
         found.append([pixels.numpy() for pixels, _ in loaded])
     np.testing.assert_array_equal(found[0], found[1])
     wanted = framing.train(framing.keep(numbered(1)), np.random.default_rng([0, 1, 1]))

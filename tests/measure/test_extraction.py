@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import contextlib
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +17,7 @@ from layerprobe.system.errors import NotFiniteError
 from layerprobe.taps import Tap, resolve_taps
 from layerprobe.taps.layouts import Layout
 from layerprobe.values.layers import LayerKey
+from tests.waiting import never_waiting
 
 FC6 = LayerKey("fc6", "none")
 
@@ -186,19 +185,6 @@ def test_on_a_gpu_the_next_batch_is_drawn_before_the_features_of_one_are_given()
     features = extract(Sums().to(gpu), TAPS, noted(drawn), as_floats, device=gpu)
     found = [(next(features)[FC6].tolist(), list(drawn)) for _ in range(3)]
     assert found == [([[12.0]], [1, 2]), ([[24.0]], [1, 2, 3]), ([[36.0]], [1, 2, 3])]
-
-
-@contextlib.contextmanager
-def never_waiting() -> Iterator[None]:
-    """Where the process waits for a GPU, torch raises an error."""
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the mode is a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
 
 
 @pytest.mark.gpu

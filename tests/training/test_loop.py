@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import math
+import multiprocessing
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -11,13 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from layerprobe.data.splits import Split
+from layerprobe.data.splits import Image, Split
 from layerprobe.losses.loss import Loss, ParameterGroup
 from layerprobe.losses.softmax import Softmax
 from layerprobe.nets.net import Net
 from layerprobe.system.errors import NumericError, RecipeError
+from layerprobe.training import loop
 from layerprobe.training.loop import Plan, RowSGD, Trainer, build_optimizer, gradients
 from layerprobe.training.schedule import Schedule
+from tests.waiting import never_waiting
 
 COUNT = 8
 BATCHES = [np.array([0, 1, 4, 5]), np.array([2, 3, 6, 7])]
@@ -71,9 +74,16 @@ class Exploding(Loss):
         return (embeddings - embeddings.detach()).abs().sqrt().sum()
 
 
+PIXELS = np.random.default_rng(0).integers(0, 256, (COUNT, 4, 4, 3), np.uint8)
+
+
+def image(index: int) -> Image:
+    one: Image = PIXELS[index]
+    return one
+
+
 def split() -> Split:
-    pixels = np.random.default_rng(0).integers(0, 256, (COUNT, 4, 4, 3), np.uint8)
-    return Split("train", np.repeat([0, 1], 4), tuple(f"{i}.png" for i in range(COUNT)), lambda index: pixels[index])
+    return Split("train", np.repeat([0, 1], 4), tuple(f"{i}.png" for i in range(COUNT)), image)
 
 
 def net() -> Net:
@@ -327,3 +337,123 @@ def test_gradients_of_rows_are_their_values() -> None:
     loss_of(table, [1, 1], sparse=True).backward()
     (values,) = gradients([table, unused])
     torch.testing.assert_close(values, 4 * table.detach()[1:2])
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train on the CPU as on a GPU: by a fused optimiser, the numbers of a batch read behind the next one."""
+    monkeypatch.setattr(loop, "_fuses", lambda device: True)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("options", [{}, {"clip_gradient": 0.01}, {"accumulate": 2}])
+def test_reading_one_batch_behind_trains_the_same(
+    monkeypatch: pytest.MonkeyPatch, optimizer: str, options: dict[str, Any]
+) -> None:
+    options = {"optimizer": optimizer, "epochs": 3, **options}
+    plain = trainer(**options)
+    losses = [result.loss for result in plain.epochs()]
+    monkeypatch.setattr(loop, "_fuses", lambda device: True)
+    behind = trainer(**options)
+    assert [result.loss for result in behind.epochs()] == pytest.approx(losses, rel=1e-5)
+    torch.testing.assert_close(weight(behind), weight(plain))
+
+
+class Failing(Softmax):
+    """A value, or a gradient, that is not finite in one batch."""
+
+    def __init__(self, batch: int, *, gradient: bool) -> None:
+        super().__init__(5, 2)
+        self.batch, self.gradient, self.batches = batch, gradient, 0
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        self.batches += 1
+        value = super().forward(embeddings, labels)
+        if self.batches != self.batch:
+            return value
+        # Of a loss that is infinite the gradient may be finite.
+        return value + ((embeddings - embeddings.detach()).abs().sqrt().sum() if self.gradient else math.inf)
+
+
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_a_step_that_is_not_finite_is_told_behind_it_and_moves_nothing(optimizer: str, gradient: bool) -> None:
+    batches = [BATCHES[0], BATCHES[1], np.array([0, 1, 2, 3])]
+    done = trainer(softmax(), optimizer=optimizer, batches=lambda epoch: batches[:1], momentum=0.9)
+    list(done.epochs())  # one step
+    ours = trainer(Failing(2, gradient=gradient), optimizer=optimizer, batches=lambda epoch: batches, momentum=0.9)
+    ours.loss.load_state_dict(softmax().state_dict())
+    quantity = r"the gradient of 1\.weight is not finite" if gradient else "loss is inf"
+    with pytest.raises(NumericError, match=f"{quantity} at epoch 1, iteration 2 .images 2.png, 3.png, 6.png") as caught:
+        list(ours.epochs())
+    assert ours.loss.batches == 3
+    assert caught.value.fix is not None
+    assert caught.value.fix.startswith("Lower train.learning_rate")
+    torch.testing.assert_close(weight(ours), weight(done), rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize("gradient", [False, True])
+def test_an_epoch_whose_last_step_is_not_finite_is_not_given(gradient: bool) -> None:
+    with pytest.raises(NumericError, match="at epoch 1, iteration 2"):
+        list(trainer(Failing(2, gradient=gradient), epochs=2).epochs())
+
+
+@pytest.mark.usefixtures("fused")
+def test_a_state_is_resumed_fused_or_not_as_its_device_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = trainer(optimizer="adam", epochs=2)
+    next(iter(fused.epochs()))
+    monkeypatch.setattr(loop, "_fuses", lambda device: False)
+    plain = trainer(optimizer="adam", epochs=2)
+    plain.load_state(fused.state())
+    assert [group["fused"] for group in plain.optimizer.param_groups] == [None, None]
+
+
+def test_rows_move_by_no_gradient_of_a_step_that_is_refused() -> None:
+    table = weight_rows()
+    optimizer = RowSGD([table], lr=0.1, momentum=0.9, fused=True)
+    optimizer.found_inf = torch.ones(())
+    (loss_of(table, [0, 1], sparse=True) * math.inf).backward()
+    optimizer.step()
+    assert torch.equal(table.detach(), weight_rows().detach())
+
+
+def test_the_data_workers_stay_from_epoch_to_epoch() -> None:
+    ours = trainer(epochs=2, workers=1)
+    working = [[child.pid for child in multiprocessing.active_children()] for _ in ours.epochs()]
+    assert working[0] == working[1] != []
+    assert multiprocessing.active_children() == []
+
+
+def test_closing_the_epochs_ends_the_data_workers() -> None:
+    epochs = trainer(epochs=3, workers=1).epochs()
+    next(epochs)
+    del epochs
+    assert multiprocessing.active_children() == []
+
+
+def on_a_gpu(**options: Any) -> Trainer:
+    network, loss, gpu = net(), softmax(), torch.device("cuda")
+    network.module.to(gpu)
+    plan: dict[str, Any] = {"epochs": 2, "batches": lambda epoch: BATCHES, "schedule": Schedule()}
+    return Trainer(network, loss.to(gpu), split(), normalise, Plan(**(plan | options)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "rmsprop"])
+def test_a_gpu_trains_as_a_cpu(optimizer: str) -> None:
+    ours, cpu = on_a_gpu(optimizer=optimizer), trainer(optimizer=optimizer, epochs=2, weight_decay=5e-4)
+    losses = [[result.loss for result in one.epochs()] for one in (ours, cpu)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    torch.testing.assert_close(weight(ours).cpu(), weight(cpu), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"clip_gradient": 0.01}, {"accumulate": 2}, {"optimizer": "adam"}])
+def test_no_step_waits_for_a_gpu(options: dict[str, Any]) -> None:
+    ours = on_a_gpu(**options)
+    loaded = [(torch.from_numpy(PIXELS[batch]), batch) for batch in BATCHES]
+    list(ours._steps(1, loaded))  # allocates
+    with never_waiting():
+        assert len(list(ours._steps(2, loaded))) == 2

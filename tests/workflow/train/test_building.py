@@ -65,8 +65,8 @@ def cost(trainer: Trainer) -> float:
     torch.manual_seed(0)
     trainer.net.module.train()
     trainer.loss.eval()
-    batches, found = trainer.plan.batches(2)[:3], []
-    for pixels, indices in load_batches(trainer.split, batches, epoch=1, seed=0, augment="none", workers=0):
+    batches, found = [(1, batch) for batch in trainer.plan.batches(2)[:3]], []
+    for pixels, indices in load_batches(trainer.split, batches, seed=0, augment="none", workers=0):
         embeddings = trainer.net.module(trainer.normalise(pixels))
         found.append(float(trainer.loss(embeddings, trainer.targets[torch.from_numpy(indices)])))
     return sum(found) / len(found)
