@@ -64,9 +64,7 @@ class CrossBatchMemory(Loss):
             ValueError: no image has another one of its class, in the batch or in the memory.
         """
         x = unit(embeddings)
-        remembered = self.labels >= 0
-        if int(self.batches) < self.warmup:
-            remembered = torch.zeros_like(remembered)
+        remembered = (self.labels >= 0) & (self.batches >= self.warmup)
         references = torch.cat([x, self.memory.to(x.dtype)[remembered]])
         classes = torch.cat([labels, self.labels[remembered]])
         same = labels[:, None] == classes[None, :]

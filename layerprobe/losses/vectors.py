@@ -81,9 +81,10 @@ def pairs_of(labels: Tensor) -> tuple[Tensor, Tensor]:
     """
     same = labels[:, None] == labels[None, :]
     positives = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    if not bool(positives.any()):
+    has_positives, is_one_class = torch.stack([positives.any(), same.all()]).tolist()  # a GPU is waited for once
+    if not has_positives:
         raise ValueError("a batch without positive pairs: it needs one class twice")
-    if bool(same.all()):
+    if is_one_class:
         raise ValueError("a batch without negative pairs: it needs two classes")
     return positives, ~same
 
