@@ -99,9 +99,21 @@ def in_threads() -> Iterator[OfEach]:
         torch.set_num_threads(threads)
 
 
+def local_rank() -> int | None:
+    """This process's number, from 0, among those that torchrun has started on this machine; None without torchrun."""
+    rank = os.environ.get("LOCAL_RANK")
+    return None if rank is None else int(rank)
+
+
+def usable_cores() -> int:
+    """The cores that this process may use, at least 1; those that torchrun starts on this machine share them."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, allowed // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
 def default_workers() -> int:
-    """The number of processes where the user states none: one a core, at most 8."""
-    return min(8, os.cpu_count() or 1)
+    """The number of processes where the user states none: one a core that may be used, at most 8."""
+    return min(8, usable_cores())
 
 
 def start_method() -> str:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from layerprobe import recall_at_k
-from layerprobe.system.computing import full_precision, require_numbers
+from layerprobe.system.computing import default_workers, full_precision, require_numbers, usable_cores
 from layerprobe.system.errors import DataError
 from tests.freed_memory import KEPT, takes_the_settings, untuned
 
@@ -152,3 +152,22 @@ if __name__ == "__main__":
     environment = untuned() | {"PYTHONPATH": str(Path(__file__).parents[2])}
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert result.stdout.split() == ["True", "False"]
+
+
+@pytest.mark.parametrize(("allowed", "processes", "cores"), [(12, None, 12), (12, "4", 3), (2, "4", 1)])
+def test_the_processes_that_torchrun_starts_share_the_cores_that_may_be_used(
+    monkeypatch: pytest.MonkeyPatch, allowed: int, processes: str | None, cores: int
+) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if processes is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(allowed)), raising=False)
+    assert usable_cores() == cores
+    assert default_workers() == min(8, cores)
+
+
+def test_where_the_system_does_not_say_which_cores_may_be_used_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert usable_cores() == 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -29,6 +28,7 @@ from layerprobe.data.transforms import (
 )
 from layerprobe.nets.weight_files import split_part
 from layerprobe.recipe.recipe import Recipe
+from layerprobe.system.computing import local_rank, usable_cores
 from layerprobe.system.errors import EnvironmentFault, RecipeError
 from layerprobe.system.naming import require_device_name
 from layerprobe.values.network_input import ImageSize, OwnInput, height_width, size_text
@@ -272,12 +272,14 @@ def require_device(name: str) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of a name: `auto`, `cpu`, `cuda` or `cuda:i`."""
+    """The device of a name: `auto`, `cpu`, `cuda` or `cuda:i`; under torchrun each process has a GPU of its own."""
     import torch
 
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     require_device_name(name)
+    if name == "cuda" and (rank := local_rank()) is not None:
+        name = f"cuda:{rank}"
     kind, _, index = name.partition(":")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise EnvironmentFault(
@@ -289,7 +291,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_workers(workers: int | None, device: torch.device) -> int:
-    """Number of data workers, by default 0 on the CPU, and one per spare core (at most 8) with a GPU."""
+    """Number of data workers, by default 0 on the CPU, and one per usable spare core (at most 8) with a GPU."""
     if workers is not None:
         return workers
-    return 0 if device.type == "cpu" else min(8, max(1, (os.cpu_count() or 1) - 1))
+    return 0 if device.type == "cpu" else min(8, max(1, usable_cores() - 1))

@@ -13,7 +13,7 @@ from layerprobe.data import pixel_cache
 from layerprobe.data.images import read_image
 from layerprobe.data.loading import plain_batches
 from layerprobe.data.transforms import resize
-from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.workflow.manage.cache import list_images
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.images import Decoding
@@ -122,3 +122,46 @@ def test_of_a_file_with_two_networks_the_part_after_its_name_is_taken(request_fo
     )
     assert built.notes[0].startswith("dino.pth: 'teacher.backbone.' is taken off the names of")
     assert built.new_parameters == frozenset()
+
+
+@pytest.fixture
+def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(
+    ("rank", "name", "device"),
+    [
+        (None, "auto", "cuda"),
+        ("2", "auto", "cuda:2"),
+        ("2", "cuda", "cuda:2"),
+        ("2", "cuda:1", "cuda:1"),
+        ("2", "cpu", "cpu"),
+    ],
+)
+def test_under_torchrun_each_process_has_a_gpu_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, rank: str | None, name: str, device: str
+) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    assert from_recipe.choose_device(name) == torch.device(device)
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_more_processes_than_gpus_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "4")
+    with pytest.raises(EnvironmentFault, match="no device cuda:4: torch .* sees 4 GPUs"):
+        from_recipe.choose_device("auto")
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (4, 3), (64, 8)])
+def test_a_gpu_gets_a_data_worker_from_each_spare_core(
+    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
+) -> None:
+    monkeypatch.setattr(from_recipe, "usable_cores", lambda: cores)
+    assert from_recipe.choose_workers(None, torch.device("cuda")) == workers
+    assert from_recipe.choose_workers(None, torch.device("cpu")) == 0
+    assert from_recipe.choose_workers(5, torch.device("cuda")) == 5
