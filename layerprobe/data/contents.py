@@ -1,83 +1,76 @@
 """What image files hold, as hashes, and by which rules: each file is read once, and again only when it has changed.
 
-What is known of the files below one root is kept in a table, `cache/images/contents/HASH.json`. It is a cache: where it
-is missing, damaged or behind, the files are read again.
+What is known of the files below one root is kept in a table, `cache/images/contents/HASH.bin` (see `hash_table`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
-import json
-import os
-import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL.Image import DecompressionBombError
 
-from layerprobe.data.image_files import Files
+from layerprobe.data.hash_table import (
+    HASH_SIZE,
+    RECORD,
+    Records,
+    append_records,
+    hash_names,
+    last_of_each,
+    read_records,
+)
+from layerprobe.data.image_files import Files, stamps_of
 from layerprobe.data.images import FULL_RANGE, GREY_16, PIL_ERRORS, ImageFile, largest_value, rules_of
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError
-from layerprobe.system.files import remove_leftovers, require_file, write_text
+from layerprobe.system.files import require_file
 from layerprobe.system.progress import Listener
 
 FOLDER = "contents"  # of all tables, in the folder of the decoded images
-_SCHEMA = 1
-_DIGEST_SIZE = 16  # bytes
 _KEPT_EVERY = 30.0  # seconds of reading that a kill may lose
-
-# A file's size, and the times of its last change as programs state it and as the system noted it, in ns. No program can
-# set the latter: a file replaced by one of the same size and time is seen.
-_Stamp = list[int]
-
-
-class _FileRecord(NamedTuple):
-    """A file's stamp, the hash of its content, the kinds of rule by which it is read, and its largest value.
-
-    The value is that of 16-bit grey; None: not read.
-    """
-
-    stamp: _Stamp
-    digest: str
-    rules: list[str]
-    largest: int | None = None
+_ALONE = 4096  # files that this process reads alone: to start others takes seconds
+_BATCH = 64  # files that another process reads at once
+# The kinds of `rules_of`, each of which has the bit of its place. A kind that is new is added at the end.
+_KINDS = (
+    "wrong ending", "1-bit", "grey", "palette", "CMYK", GREY_16, "other mode", "transparency", "animated",
+    "EXIF rotation",
+)  # fmt: skip
+_DEEP, _MEASURED = np.uint16(1 << _KINDS.index(GREY_16)), np.uint16(1 << 15)
 
 
-def with_digests(dataset: Dataset, tables: Path, listener: Listener | None) -> Dataset:
+def with_digests(dataset: Dataset, tables: Path, listener: Listener | None, *, workers: int = 0) -> Dataset:
     """The data set with the hash of every image's content in `Split.digests`, and with `rules`.
 
     Args:
         dataset: as it was loaded, its files not yet resized; images that are not files are hashed as pixels. One that
             is hashed already is unchanged.
         listener: hears of progress; None: keep nothing that is read.
+        workers: number of processes that read files where there are many to read; 0: this process.
     """
     if all(split.digests is not None for split in dataset.splits.values()):
         return dataset
     splits, rules, largest = dict(dataset.splits), Counter[str](), 0
     files = {name: split.image for name, split in splits.items() if isinstance(split.image, Files)}
-    for origin, representative in {image.origin: image for image in files.values()}.items():
-        names = {name for image in files.values() if image.origin == origin for name in image.names}
-        records = _of_files(replace(representative, names=sorted(names)), tables, listener)
-        rules.update(kind for name in names for kind in records[name].rules)
-        largest = max([largest, *(records[name].largest or 0 for name in names)])
-        for name, image in files.items():
-            if image.origin == origin:
-                # Of a file with a box the hash of both.
-                boxed = zip(image.names, image.boxes or repeat(None), strict=False)
-                hashes = [(records[file].digest, box) for file, box in boxed]
-                digests = [digest if box is None else _hash(f"{digest} {box}".encode()) for digest, box in hashes]
-                splits[name] = replace(splits[name], digests=_array(digests))
+    for origin in dict.fromkeys(image.origin for image in files.values()):
+        images = {name: image for name, image in files.items() if image.origin == origin}
+        listed = _ListedFiles.of(list(images.values()))
+        records = _read_contents(listed, tables, listener, workers)
+        for bit, kind in enumerate(_KINDS):
+            if count := int(np.count_nonzero(records["rules"] & (1 << bit))):
+                rules[kind] += count
+        largest = max(largest, int(records["largest"].max(initial=0)))
+        digests = np.split(records["digest"][listed.places], np.cumsum([len(x.names) for x in images.values()])[:-1])
+        for (name, image), of_files in zip(images.items(), digests, strict=True):
+            splits[name] = replace(splits[name], digests=_of_boxes(image, of_files))
     for name, split in splits.items():
         if name not in files:
             splits[name] = replace(split, digests=_array(_of_pixels(split, range(len(split)))))
@@ -93,71 +86,121 @@ def pending_reads(dataset: Dataset, tables: Path) -> list[Callable[[], object]]:
         if not isinstance(split.image, Files):
             reads += [partial(_of_pixels, split, [index]) for index in range(len(split))]
             continue
-        records = _read_table(table_of(split.image.origin, tables))
-        for name, path in ((name, split.image.file(name)) for name in dict.fromkeys(split.image.names)):
-            stamp = _stamp(path)
-            if name not in records or records[name].stamp != stamp:
-                reads.append(partial(_of_file, path, stamp))
+        listed = _ListedFiles.of([split.image])
+        _, unread = _known_contents(listed, tables)
+        reads += [partial(_of_file, split.image.file(listed.names[row])) for row in unread.tolist()]
     return reads
 
 
 def table_of(origin: Path, tables: Path) -> Path:
     """The table of the files below a root, or of the images in a column of tables below it."""
-    return tables / f"{hashlib.sha256(str(origin.resolve()).encode(errors='surrogateescape')).hexdigest()[:16]}.json"
+    return tables / f"{hashlib.sha256(str(origin.resolve()).encode(errors='surrogateescape')).hexdigest()[:16]}.bin"
 
 
-def _of_files(files: Files, tables: Path, listener: Listener | None) -> Mapping[str, _FileRecord]:
-    table, names = table_of(files.origin, tables), files.names
-    stamps = {name: _stamp(files.file(name)) for name in names}
-    records = _read_table(table)
-    # Names of other data sets below the same root stay.
-    changed = [name for name in names if name not in records or records[name].stamp != stamps[name]]
+@dataclass(frozen=True, eq=False)
+class _ListedFiles:
+    """The files of some splits of one origin, each once.
 
-    def keep() -> None:
-        if listener is None:
-            return
-        tables.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(tables / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # no other process writes to the folder
-            remove_leftovers(tables)
-            rows = {name: [value for value in row if value is not None] for name, row in records.items()}
-            write_text(table, json.dumps({"schema": _SCHEMA, "root": str(files.origin), "files": rows}))
-        finally:
-            os.close(descriptor)
+    Args:
+        names: F of them.
+        hashes: (F, 2) of the names.
+        stamps: (F, 3) of the files.
+        places: (N,) for each image of the splits the file that it is in.
+    """
 
-    with contextlib.closing(_going_through(changed, "hashing", keep, listener)) as todo:
-        for name in todo:
+    files: Files
+    names: Sequence[str]
+    hashes: NDArray[np.uint64]
+    stamps: NDArray[np.int64]
+    places: NDArray[np.intp]
+
+    @staticmethod
+    def of(images: Sequence[Files]) -> _ListedFiles:
+        """The files of some splits, whose status is read."""
+        names = [name for image in images for name in image.names]
+        hashes = hash_names(names)
+        order = np.lexsort((hashes[:, 1], hashes[:, 0]))
+        is_first = np.ones(len(names), bool)
+        is_first[1:] = (hashes[order][1:] != hashes[order][:-1]).any(1)
+        places = np.empty(len(names), np.intp)
+        places[order] = np.cumsum(is_first) - 1
+        rows = order[is_first]
+        stamps = np.concatenate([_stamps(image) for image in images])
+        once = names if len(rows) == len(names) else [names[row] for row in rows.tolist()]
+        if once is names:
+            rows = places = np.arange(len(names))
+        return _ListedFiles(images[0], once, hashes[rows], stamps[rows], places)
+
+
+def _known_contents(listed: _ListedFiles, tables: Path) -> tuple[Records, NDArray[np.intp]]:
+    """(F,) what the table says of each file, and the rows of those that it does not know as they are now."""
+    records = read_records(table_of(listed.files.origin, tables))
+    rows = last_of_each(records, listed.hashes)
+    known = np.zeros(len(rows), RECORD)
+    known[rows >= 0] = records[rows[rows >= 0]]
+    is_unread = (rows < 0) | (known["stamp"] != listed.stamps).any(1)
+    known["name"], known["stamp"] = listed.hashes, listed.stamps
+    return known, np.flatnonzero(is_unread)
+
+
+def _read_contents(listed: _ListedFiles, tables: Path, listener: Listener | None, workers: int) -> Records:
+    """(F,) what each file holds; those that have changed are read."""
+    records, unread = _known_contents(listed, tables)
+    table, files = table_of(listed.files.origin, tables), listed.files
+    unread = np.array(sorted(unread.tolist(), key=listed.names.__getitem__), np.intp)
+    read = _FileReader(files, [listed.names[row] for row in unread.tolist()])
+    shared = workers > 0 and len(unread) > _ALONE
+    size = _BATCH if shared else 1
+    batches = [np.arange(start, min(start + size, len(unread))) for start in range(0, len(unread), size)]
+    results = map(read, batches)
+    if shared:
+        from layerprobe.data.loading import (
+            in_order,  # it imports torch, which a probe with nothing to read does without
+        )
+
+        results = in_order(read, batches, workers)
+    with contextlib.closing(_kept(results, table, "hashing", len(unread), listener)) as kept:
+        for rows, contents in zip(batches, kept, strict=True):
             # The stamp is older than the content: a file that changes meanwhile is read again the next time.
-            records[name] = _of_file(files.file(name), stamps[name])
-    deep = [name for name in names if GREY_16 in records[name].rules]
+            for field in ("digest", "largest", "rules"):
+                records[field][unread[rows]] = contents[field]
+            contents[:] = records[unread[rows]]
+    deep = np.flatnonzero(records["rules"] & _DEEP)
     # Where one is known to use all 16 bits, the others say nothing more.
-    if listener is None or any((records[name].largest or 0) >= FULL_RANGE for name in deep):
+    if listener is None or (records["largest"][deep] >= FULL_RANGE).any():
         return records
-    unmeasured = [name for name in deep if records[name].largest is None]
-    with contextlib.closing(_going_through(unmeasured, "measuring 16-bit", keep, listener)) as todo:
-        for name in todo:
-            largest = _largest(files.file(name))
-            records[name] = records[name]._replace(largest=largest)
-            if largest >= FULL_RANGE:
+    unmeasured = sorted(deep[records["rules"][deep] & _MEASURED == 0].tolist(), key=listed.names.__getitem__)
+    measured = (_measured(files.file(listed.names[row]), records[[row]]) for row in unmeasured)
+    with contextlib.closing(_kept(measured, table, "measuring 16-bit", len(unmeasured), listener)) as kept:
+        for row, record in zip(unmeasured, kept, strict=True):
+            records[row] = record[0]
+            if record["largest"][0] >= FULL_RANGE:
                 break
     return records
 
 
-def _going_through(
-    names: Sequence[str], task_name: str, keep: Callable[[], None], listener: Listener | None
-) -> Generator[str, None, None]:
-    """The names; what was made of them is kept now and then, and at the end."""
-    if not names:
+def _kept(
+    results: Iterable[Records], table: Path, task_name: str, total: int, listener: Listener | None
+) -> Generator[Records, None, None]:
+    """The records, as they come; the caller completes each, and they are kept now and then, and at the end."""
+    if not total:
         return
+    waiting: list[Records] = []
+
+    def keep() -> None:
+        if listener is not None and waiting:
+            append_records(table, np.concatenate(waiting))
+        waiting.clear()
+
     kept_at = time.monotonic()
-    progress = contextlib.nullcontext() if listener is None else listener.task(task_name, len(names), "images")
+    progress = contextlib.nullcontext() if listener is None else listener.task(task_name, total, "images")
     with progress as task:
         try:
-            for name in names:
-                yield name
+            for records in results:
+                waiting.append(records)
+                yield records
                 if task is not None:
-                    task.advance()
+                    task.advance(len(records))
                 if time.monotonic() - kept_at > _KEPT_EVERY:
                     keep()
                     kept_at = time.monotonic()
@@ -165,29 +208,65 @@ def _going_through(
             keep()
 
 
-def _stamp(path: ImageFile) -> _Stamp:
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            require_file(path)
-    except OSError as error:
-        raise DataError.unreadable(error, file=path) from error
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+def _of_boxes(image: Files, digests: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(N, 2) hash of each image: of a file with a box that of both, else that of the file (N, 2)."""
+    if image.boxes is None:
+        return digests
+    hashes = [row.tobytes().hex() for row in digests]
+    boxed = zip(hashes, image.boxes or repeat(None), strict=False)
+    return _array(digest if box is None else _hash(f"{digest} {box}".encode()) for digest, box in boxed)
 
 
-def _of_file(path: ImageFile, stamp: _Stamp) -> _FileRecord:
-    """A file's record; it has no rules where the file is no image, which is reported when it is decoded."""
+def _stamps(files: Files) -> NDArray[np.int64]:
+    """(N, 3) the stamp of each file."""
+    if files.stamps is not None:
+        return files.stamps
+    if files.column is None:
+        return stamps_of(files.root, files.names)
+    names = [name.rpartition(":")[0] for name in files.names]  # many rows of a table have one file
+    tables = {name: row for row, name in enumerate(dict.fromkeys(names))}
+    return stamps_of(files.root, tables)[[tables[name] for name in names]]
+
+
+@dataclass(frozen=True, eq=False)
+class _FileReader:
+    """Indices of some files -> what these hold; a copy is sent to every worker."""
+
+    files: Files
+    names: Sequence[str]
+
+    def __call__(self, indices: NDArray[np.int64]) -> Records:
+        records = np.zeros(len(indices), RECORD)
+        for record, index in enumerate(indices.tolist()):
+            digest, kinds = _of_file(self.files.file(self.names[index]))
+            records[record]["digest"] = np.frombuffer(digest, np.int64)
+            records[record]["rules"] = sum(1 << _KINDS.index(kind) for kind in kinds)
+        return records
+
+
+def _of_file(path: ImageFile) -> tuple[bytes, list[str]]:
+    """The hash of a file's content, and the kinds of rule by which its image is read.
+
+    It has none where the file is no image, which is reported when it is decoded.
+    """
     kinds: list[str] = []
     try:
+        require_file(path)
         with path.open("rb") as stream:
             # Twice as fast as SHA-256 where the processor has no instructions for that.
-            digest = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=_DIGEST_SIZE)).hexdigest()
+            digest = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=HASH_SIZE)).digest()
             stream.seek(0)
             with _broken_is_told_later():
                 kinds = [kind for kind, _ in rules_of(stream, path, decode_png=False)]
-            return _FileRecord(stamp, digest, kinds)
+            return digest, kinds
     except OSError as error:
         raise DataError.unreadable(error, file=path) from error
+
+
+def _measured(path: ImageFile, record: Records) -> Records:
+    """(1,) the record of an image of 16-bit grey with its largest value."""
+    record["largest"], record["rules"] = _largest(path), record["rules"] | _MEASURED
+    return record
 
 
 def _largest(path: ImageFile) -> int:
@@ -213,7 +292,7 @@ def _broken_is_told_later() -> Iterator[None]:
 
 
 def _hash(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=_DIGEST_SIZE).hexdigest()
+    return hashlib.blake2b(content, digest_size=HASH_SIZE).hexdigest()
 
 
 def _of_pixels(split: Split, rows: Iterable[int]) -> list[str]:
@@ -223,22 +302,3 @@ def _of_pixels(split: Split, rows: Iterable[int]) -> list[str]:
 
 def _array(hashes: Iterable[str]) -> NDArray[np.int64]:
     return np.frombuffer(bytes.fromhex("".join(hashes)), np.int64).reshape(-1, 2)
-
-
-def _read_table(path: Path) -> dict[str, _FileRecord]:
-    """The table; empty where there is none that can be read."""
-    records: dict[str, _FileRecord] = {}
-    try:
-        require_file(path)
-        table = json.loads(path.read_bytes())
-        if table["schema"] != _SCHEMA:
-            return {}
-        for name, ((size, changed, noted), digest, rules, *largest) in table["files"].items():
-            content = bytes.fromhex(digest)
-            if len(content) != _DIGEST_SIZE:
-                return {}
-            stamp = [int(size), int(changed), int(noted)]
-            records[str(name)] = _FileRecord(stamp, content.hex(), list(map(str, rules)), *map(int, largest))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, DataError):
-        return {}
-    return records

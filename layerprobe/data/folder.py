@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from layerprobe.data.annotation_files import Annotations, every_image
-from layerprobe.data.image_files import Files, file_sizes, require_utf8
+from layerprobe.data.image_files import Files, fingerprint, require_utf8, stamps_of
 from layerprobe.data.images import HEIF_EXTENSIONS, HEIF_FIX, ending_of, is_image_name
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
@@ -218,12 +218,13 @@ def _load_divided(root: Path, classes: Mapping[str, list[str]]) -> Dataset:
 def _split(name: str, root: Path, images: Iterable[tuple[int, list[str]]]) -> Split:
     members = [(label, file) for label, files in images for file in sorted(files)]
     names = tuple(file for _, file in members)
+    stamps = stamps_of(root, names)
     return Split(
         name=name,
         labels=np.array([label for label, _ in members], np.int64),
         ids=names,
-        image=Files(root, names),
-        fingerprint=file_sizes(root, names),
+        image=Files(root, names, stamps=stamps),
+        fingerprint=fingerprint(stamps[:, 0].tolist()),
     )
 
 
@@ -250,7 +251,8 @@ def _classes(root: Path) -> tuple[dict[str, list[str]], UnreadFiles]:
         images = [file for file in files if is_image_name(file)]
         relative = folder.relative_to(root)
         if images:
-            classes[relative.as_posix()] = [(relative / image).as_posix() for image in images]
+            prefix = "" if folder == root else f"{relative.as_posix()}/"
+            classes[relative.as_posix()] = [prefix + image for image in images]
         if len(images) == len(files) or (below and folder == root):
             continue
         if unread_names := unread_among(files):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe.data.images import WHITE, Box, ImageFile, crop, read_image
 from layerprobe.data.splits import Dataset, Image, Split
@@ -27,6 +29,7 @@ class Files:
         white: see `read_image`.
         boxes: the part of each file that is its image, None for all of it; None: all of every file.
         column: of tables, which has the images; None: each image is a file.
+        stamps: see `stamps_of`, as the files were listed; None: not read then.
     """
 
     root: Path
@@ -36,6 +39,7 @@ class Files:
     white: int = WHITE
     boxes: Sequence[Box | None] | None = None
     column: str | None = None
+    stamps: NDArray[np.int64] | None = None
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -64,7 +68,8 @@ class Files:
     def some(self, indices: Sequence[int]) -> Files:
         """Those of some indices, in their order."""
         boxes = None if self.boxes is None else [self.boxes[index] for index in indices]
-        return replace(self, names=[self.names[index] for index in indices], boxes=boxes)
+        stamps = None if self.stamps is None else self.stamps[indices]
+        return replace(self, names=[self.names[index] for index in indices], boxes=boxes, stamps=stamps)
 
     def __call__(self, index: int) -> Image:
         """The index-th image."""
@@ -125,12 +130,17 @@ def read_with(dataset: Dataset, *, exif_rotation: bool, fast: bool, white: int) 
     return dataset.map_splits(set_options)
 
 
-def file_sizes(root: Path, names: Iterable[str]) -> str:
-    """The `fingerprint` of files that are all there."""
-    try:
-        return fingerprint([(root / name).stat().st_size for name in names])
-    except OSError as error:
-        raise DataError.unreadable(error) from error
+def stamps_of(root: Path, names: Iterable[str]) -> NDArray[np.int64]:
+    """(N, 3) size, and times of the last change as programs state it and as the system noted it, of files in ns."""
+    prefix = f"{root}/"
+    stamps: list[int] = []
+    for name in names:
+        try:
+            status = os.stat(prefix + name)  # noqa: PTH116 - a Path takes longer to make than the status to read
+        except OSError as error:
+            raise DataError.unreadable(error, file=root / name) from error
+        stamps += (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return np.array(stamps, np.int64).reshape(-1, 3)
 
 
 def fingerprint(sizes: Sequence[int]) -> str:

@@ -123,8 +123,10 @@ def _rules_of(queries: Split, gallery: Split, searching: Searching) -> SearchRul
         else:
             numbers = _numbers([*texts, *gallery.columns[searching.group]])
             groups, gallery_groups = numbers[: len(queries)], numbers[len(queries) :]
-    places = [{name: row for row, name in enumerate(split.ids)} for split in (queries, gallery)]
-    ignored, positives = (_rows(listed, *places) for listed in (searching.ignored, searching.positives))
+    lists, places = (searching.ignored, searching.positives), list[dict[str, int]]()
+    if any(lists):
+        places = [{name: row for row, name in enumerate(split.ids)} for split in (queries, gallery)]
+    ignored, positives = (None if listed is None else _rows(listed, *places) for listed in lists)
     return SearchRules(groups, gallery_groups, ignored, positives)
 
 
@@ -134,9 +136,9 @@ def _numbers(texts: Sequence[str]) -> NDArray[np.int64]:
     return np.array([numbers[text] if text else -1 - row for row, text in enumerate(texts)], np.int64)
 
 
-def _rows(listed: PairList | None, queries: Mapping[str, int], items: Mapping[str, int]) -> NDArray[np.int64] | None:
+def _rows(listed: PairList, queries: Mapping[str, int], items: Mapping[str, int]) -> NDArray[np.int64] | None:
     """(P, 2) rows of the pairs that are there; None where a list names no query."""
-    if listed is None or not any(query in queries for query, _ in listed.pairs):
+    if not any(query in queries for query, _ in listed.pairs):
         return None
     rows = [(queries[query], items[item]) for query, item in listed.pairs if query in queries and item in items]
     return np.array(rows, np.int64).reshape(-1, 2)

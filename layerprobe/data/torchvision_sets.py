@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.data.annotation_files import mark_classification
-from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missing_message, sizes_of
+from layerprobe.data.image_files import Files, fingerprint, leaves_folder, missing_message, sizes_of, stamps_of
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import ArrayImages, Dataset, Split, distinct_names
 from layerprobe.data.subsets import count_train_classes, divide_classes, require_no_class_chosen
@@ -112,10 +112,10 @@ def load(  # noqa: PLR0913 - its keys of [data]
     splits = {}
     for name, split in dataset.splits.items():
         if isinstance(split.image, ArrayImages):
-            fingerprint = hashlib.sha256(split.image.pixels.data).hexdigest()
+            of_split = hashlib.sha256(split.image.pixels.data).hexdigest()
         else:
-            fingerprint = file_sizes(root, split.ids)
-        splits[name] = replace(split, fingerprint=fingerprint)
+            of_split = fingerprint(stamps_of(root, split.ids)[:, 0].tolist())
+        splits[name] = replace(split, fingerprint=of_split)
     return replace(dataset, splits=splits)
 
 

@@ -35,7 +35,7 @@ class Decoding:
 
     Args:
         listener: None: use stored decoded images, and decode none.
-        workers: number of processes that decode; None: one per core, at most 8.
+        workers: number of processes that hash and decode; None: one per core, at most 8.
         in_process: only this process reads images: a small data set stays in memory instead.
     """
 
@@ -47,8 +47,9 @@ class Decoding:
 
 def with_contents(dataset: Dataset, decoding: Decoding) -> Dataset:
     """The data set with the hash of each image's content; only changed files are read."""
+    workers = default_workers() if decoding.workers is None else decoding.workers
     with stoppable(at_once=True):
-        return with_digests(dataset, decoding.cache / FOLDER / CONTENTS, decoding.listener)
+        return with_digests(dataset, decoding.cache / FOLDER / CONTENTS, decoding.listener, workers=workers)
 
 
 def with_decoded(

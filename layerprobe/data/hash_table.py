@@ -1,0 +1,91 @@
+"""The table of what image files hold: records of 64 bytes, appended to a file that is read through the memory map.
+
+A record that was not written whole, or that another version of the program wrote, is passed over: of a name the last
+valid record counts. It is a cache: what it lacks is read from the images again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.system.errors import DataError
+from layerprobe.system.files import disk_faults_told, remove_leftovers, require_file
+
+HASH_SIZE = 16  # bytes, of a name and of a content
+# `name` and `digest` are hashes. `stamp` is a file's size, and the times of its last change as programs state it and as
+# the system noted it, in ns: no program can set the latter, so that a file replaced by one of the same size and time is
+# seen. `rules` are bits. `largest` is the largest value of 16-bit grey.
+RECORD = np.dtype(
+    [("name", "<u8", 2), ("digest", "<i8", 2), ("stamp", "<i8", 3), ("largest", "<u2"), ("rules", "<u2"),
+     ("check", "<u4")]
+)  # fmt: skip
+_SCHEMA = 0x6C61796572303032  # of the check
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+Records = NDArray[np.void]  # (N,) of RECORD
+
+
+def hash_names(names: Iterable[str]) -> NDArray[np.uint64]:
+    """(N, 2) hash of each name."""
+    parts = (hashlib.blake2b(x.encode(errors="surrogateescape"), digest_size=HASH_SIZE).digest() for x in names)
+    return np.frombuffer(b"".join(parts), "<u8").reshape(-1, 2)
+
+
+def read_records(table: Path) -> Records:
+    """The valid records of a table, in the order in which they were written; none where there is no such file."""
+    try:
+        require_file(table)
+        count = table.stat().st_size // RECORD.itemsize
+        records: Records = np.memmap(table, RECORD, mode="r", shape=count) if count else np.empty(0, RECORD)
+    except (OSError, ValueError, DataError):
+        return np.empty(0, RECORD)
+    is_valid = _checks(records) == records["check"]
+    return records if is_valid.all() else records[is_valid]
+
+
+def append_records(table: Path, records: Records) -> None:
+    """Add records to a table, behind the whole ones; other processes may do the same."""
+    records = records.copy()
+    records["check"] = _checks(records)
+    table.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(table.parent / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # no other process writes to the folder
+        remove_leftovers(table.parent)
+        table.with_suffix(".json").unlink(missing_ok=True)  # which earlier versions wrote
+        if table.exists() and not table.is_file():
+            table.unlink()
+        with disk_faults_told(table), table.open("ab") as file:
+            size = file.tell()
+            file.truncate(size - size % RECORD.itemsize)
+            file.write(records.tobytes())
+    finally:
+        os.close(lock)
+
+
+def last_of_each(records: Records, names: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """(N,) the last record of each hashed name (N, 2); -1 where there is none."""
+    order = np.lexsort((records["name"][:, 1], records["name"][:, 0]))
+    first = records["name"][order, 0]
+    places = np.searchsorted(first, names[:, 0], side="right") - 1
+    found = np.where(places >= 0, order[places] if len(order) else -1, -1)
+    is_same = found >= 0
+    is_same[is_same] = (records["name"][found[is_same]] == names[is_same]).all(1)
+    return np.where(is_same, found, -1)
+
+
+def _checks(records: Records) -> NDArray[np.uint32]:
+    """(N,) a number that follows from the rest of each record."""
+    words: NDArray[Any] = np.ascontiguousarray(records).view("<u8").reshape(-1, 8)
+    mixed = words[:, 7] & np.uint64(0xFFFFFFFF) ^ np.uint64(_SCHEMA)
+    for column in range(7):
+        mixed = (mixed ^ words[:, column]) * _FACTOR
+        mixed ^= mixed >> np.uint64(29)
+    return (mixed >> np.uint64(32)).astype(np.uint32)
