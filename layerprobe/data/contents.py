@@ -152,7 +152,7 @@ def _read_contents(listed: _ListedFiles, tables: Path, listener: Listener | None
     shared = workers > 0 and len(unread) > _ALONE
     size = _BATCH if shared else 1
     batches = [np.arange(start, min(start + size, len(unread))) for start in range(0, len(unread), size)]
-    results = map(read, batches)
+    results: Iterable[Records] = map(read, batches)
     if shared:
         from layerprobe.data.loading import (
             in_order,  # it imports torch, which a probe with nothing to read does without

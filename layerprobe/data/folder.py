@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -216,12 +217,12 @@ def _load_divided(root: Path, classes: Mapping[str, list[str]]) -> Dataset:
 
 
 def _split(name: str, root: Path, images: Iterable[tuple[int, list[str]]]) -> Split:
-    members = [(label, file) for label, files in images for file in sorted(files)]
-    names = tuple(file for _, file in members)
+    members = [(label, sorted(files)) for label, files in images]
+    names = tuple(itertools.chain.from_iterable(files for _, files in members))
     stamps = stamps_of(root, names)
     return Split(
         name=name,
-        labels=np.array([label for label, _ in members], np.int64),
+        labels=np.repeat([label for label, _ in members], [len(files) for _, files in members]).astype(np.int64),
         ids=names,
         image=Files(root, names, stamps=stamps),
         fingerprint=fingerprint(stamps[:, 0].tolist()),
@@ -242,23 +243,24 @@ def _classes(root: Path) -> tuple[dict[str, list[str]], UnreadFiles]:
     def refuse(error: OSError) -> None:
         raise DataError.unreadable(error) from error
 
-    for path, below, files in os.walk(root, followlinks=True, onerror=refuse):
-        folder = Path(path)
+    base = os.fspath(root)
+    for path, below, files in os.walk(base, followlinks=True, onerror=refuse):
         below[:] = [name for name in below if not name.startswith(".")]
         for name in below:
-            if (folder / name).is_symlink() and folder.resolve().is_relative_to((folder / name).resolve()):
-                raise DataError("this link leads to a folder that it lies in", file=folder / name, fix="Remove it")
+            link = f"{path}/{name}"
+            if os.path.islink(link) and Path(path).resolve().is_relative_to(Path(link).resolve()):  # noqa: PTH114 - a Path takes longer to make
+                raise DataError("this link leads to a folder that it lies in", file=Path(link), fix="Remove it")
         images = [file for file in files if is_image_name(file)]
-        relative = folder.relative_to(root)
+        folder = path[len(base) :].lstrip("/") or "."
         if images:
-            prefix = "" if folder == root else f"{relative.as_posix()}/"
-            classes[relative.as_posix()] = [prefix + image for image in images]
-        if len(images) == len(files) or (below and folder == root):
+            prefix = "" if folder == "." else f"{folder}/"
+            classes[folder] = [prefix + image for image in images]
+        if len(images) == len(files) or (below and folder == "."):
             continue
         if unread_names := unread_among(files):
-            unread[relative.as_posix()] = unread_names
+            unread[folder] = unread_names
             if not images and not below:
-                without_images.add(relative.as_posix())
+                without_images.add(folder)
     return classes, UnreadFiles(unread, frozenset(without_images))
 
 
