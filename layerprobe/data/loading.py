@@ -197,20 +197,24 @@ def load_batches(
     return ((pixels, indices) for pixels, (_, indices) in zip(loaded, drawn, strict=True))
 
 
-def plain_batches(split: Split, *, batch_size: int, workers: int) -> Generator[Tensor, None, None]:
-    """All images in order, in their test view, not augmented; the last batch may be smaller.
+def plain_batches(
+    split: Split, *, batch_size: int, workers: int, rows: range | None = None
+) -> Generator[Tensor, None, None]:
+    """Images in order, in their test view, not augmented; the last batch may be smaller.
 
     Args:
         batch_size: at least 1.
+        rows: of the images; None for all.
 
     Yields:
         uint8 (B, H, W, 3) in main memory.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size = {batch_size}: must be at least 1")
+    rows = range(len(split)) if rows is None else rows
     batches = [
-        np.arange(start, min(start + batch_size, len(split)), dtype=np.int64)
-        for start in range(0, len(split), batch_size)
+        np.arange(start, min(start + batch_size, rows.stop), dtype=np.int64)
+        for start in range(rows.start, rows.stop, batch_size)
     ]
     return batches_of(split, batches, workers=workers)
 

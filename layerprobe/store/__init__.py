@@ -20,14 +20,24 @@ if TYPE_CHECKING:
         Rows,
         StoredFeatures,
         key_attributes,
-        open_feature_file,
-        read_feature_head,
-        read_features,
+        read_one_head,
         stale_note,
         stored_layers,
         write_features,
     )
     from layerprobe.store.hdf5 import is_feature_file, read_arrays, stale_passed
+    from layerprobe.store.parts import (
+        Part,
+        Plan,
+        has_feature_files,
+        layer_groups,
+        open_feature_file,
+        plan_parts,
+        read_feature_head,
+        read_features,
+        remove_feature_files,
+        row_ranges,
+    )
     from layerprobe.store.ranks import (
         RankEntry,
         RankFile,
@@ -46,22 +56,30 @@ __all__ = [
     "FeatureHead",
     "FeatureKey",
     "LayerTables",
+    "Part",
+    "Plan",
     "RankEntry",
     "RankFile",
     "RankKey",
     "Rows",
     "StoredFeatures",
     "StoredRanks",
+    "has_feature_files",
     "is_feature_file",
     "is_fitted_on",
     "is_made_from",
     "key_attributes",
+    "layer_groups",
     "open_feature_file",
+    "plan_parts",
     "rank_file_of",
     "read_arrays",
     "read_feature_head",
     "read_features",
+    "read_one_head",
     "read_rank_file",
+    "remove_feature_files",
+    "row_ranges",
     "stale_note",
     "stale_passed",
     "stored_layers",
@@ -72,7 +90,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Imported on first use, so that importing the package needs no h5py.
-    for module in ("hdf5", "features", "ranks") if name in __all__ else ():
+    for module in ("hdf5", "features", "parts", "ranks") if name in __all__ else ():
         if name in vars(contents := import_module(f"{__name__}.{module}")):
             return vars(contents)[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

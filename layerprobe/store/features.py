@@ -6,8 +6,8 @@ import contextlib
 import functools
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -85,12 +85,23 @@ class Rows:
         labels: (N,) class indices.
         class_names: name of class 0, 1 ...; if empty, no names are stored.
         class_ids: the data set's own ids of these classes; if empty, none are stored.
+        first: the row of the split that the file begins with.
+        total: the rows of the split, where the file has a range of them; None where it has all.
     """
 
     labels: NDArray[np.integer]
     ids: Sequence[str]
     class_names: Sequence[str] = ()
     class_ids: Sequence[str] = ()
+    first: int = 0
+    total: int | None = None
+
+    def part(self, rows: range) -> Rows:
+        """The images of a range of the split's rows."""
+        if len(rows) == len(self.ids):
+            return self
+        labels, ids = self.labels[rows.start : rows.stop], self.ids[rows.start : rows.stop]
+        return replace(self, labels=labels, ids=ids, first=rows.start, total=len(self.ids))
 
 
 def write_rows(file: h5py.File, rows: Rows) -> None:
@@ -149,6 +160,11 @@ def rows_nbytes(rows: tuple[NDArray[np.int32], tuple[str, ...]]) -> int:
     return rows[0].nbytes + sum(map(sys.getsizeof, rows[1]))
 
 
+def made_from_facts(facts: Mapping[str, str]) -> dict[str, str]:
+    """Those of a file's attributes, as text, that say what its features are made from."""
+    return {name: facts.get(name, "") for name in (*(field.name for field in fields(FeatureKey)), *_versions())}
+
+
 def has_facts(facts: Mapping[str, str], expected: Mapping[str, object]) -> bool:
     """Whether a file's attributes, as text, are all those wanted."""
     return all(facts.get(name, "") == str(value) for name, value in expected.items())
@@ -180,14 +196,12 @@ class Columns:
     Args:
         dims: layer -> D, for the layers computed now.
         compute: float32 or bf16; stored features are used only if it is the same.
-        keep: layers to copy from the old file; their features there must be valid (see `stored_layers`).
     """
 
     dims: Mapping[LayerKey, int]
     device: str
     batch_size: int
     compute: str = "float32"
-    keep: frozenset[LayerKey] = field(default_factory=frozenset)
 
 
 def write_features(
@@ -198,45 +212,43 @@ def write_features(
     Args:
         batches: {layer: (B, D)} in the order of the rows.
     """
-    _require_layer_names({*columns.dims, *columns.keep})
-    kept_columns = columns.keep - columns.dims.keys()
-    needed = 4 * len(rows.ids) * sum(columns.dims.values())
+    _require_layer_names(columns.dims)
     with (
-        written_whole(path, needed=needed) as aside,
+        written_whole(path, needed=4 * len(rows.ids) * sum(columns.dims.values())) as aside,
         create_file(aside) as (file, sink),
     ):
         set_attributes(file, {"schema": SCHEMA, **key_attributes(key), "layerprobe": metadata.version("layerprobe")})
+        if rows.total is not None:
+            set_attributes(file, {"first_row": rows.first, "images": rows.total})
         write_rows(file, rows)
-        group = file.create_group("features")
-        if kept_columns:
-            with open_file(path) as old:
-                stale = _difference(old, key)
-                for layer in sorted(kept_columns):
-                    old.copy(_features(old, layer), group, name=layer.stored)  # with its checksums
-            if stale:
-                raise ValueError(f"{path}: {stale}; nothing of it may be kept")
-        _write_columns(group, len(rows.ids), columns, sink.watched(batches))
+        _write_columns(file.create_group("features"), len(rows.ids), columns, sink.watched(batches))
 
 
-def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> set[LayerKey]:
-    """The layers whose stored features were made from this key and are intact.
+def stored_layers(
+    path: Path, key: FeatureKey, *, layers: Collection[LayerKey] | None = None, compute: str = "float32"
+) -> set[LayerKey]:
+    """The layers of a file whose stored features were made from this key and are intact.
 
-    All features are read and checked against their checksums: a damaged layer is computed again.
+    Features are read and checked against their checksums.
+
+    Args:
+        layers: that are asked for; None for all.
 
     Returns:
         Empty if the file is absent, unreadable or made from something else; `stale_note` says which.
     """
-    layers = set()
+    intact = set()
     with stale_passed(), open_file(path) as file:
-        for name in [] if _difference(file, key) else file["features"]:
+        for layer in () if _difference(file, key) else layers_in(file):
             with contextlib.suppress(DataError, *HDF5_ERRORS), memory_faults_told(path):
-                layer = LayerKey.parse(name)
+                if layers is not None and layer not in layers:
+                    continue
                 dataset = _features(file, layer)
                 for chunk in dataset.iter_chunks():
                     dataset[chunk]  # a wrong checksum raises
                 if attribute(dataset, "compute") == compute:
-                    layers.add(layer)
-    return layers
+                    intact.add(layer)
+    return intact
 
 
 def stale_note(path: Path, key: FeatureKey) -> str:
@@ -288,6 +300,18 @@ class FeatureFile:
     file: h5py.File
 
     @functools.cached_property
+    def made_from(self) -> dict[str, str]:
+        """Its key, as text."""
+        return made_from_facts({name: attribute(self.file, name) for name in self.file.attrs})
+
+    @functools.cached_property
+    def rows(self) -> tuple[range, str]:
+        """The rows of the split that it has, and how many these are of; empty where it has all."""
+        with reading(self.path):
+            first = int(attribute(self.file, "first_row") or 0)
+            return range(first, first + len(stored_dataset(self.file, "labels"))), attribute(self.file, "images")
+
+    @functools.cached_property
     def layers(self) -> tuple[LayerKey, ...]:
         """The layers whose features are in it, by name."""
         with reading(self.path):
@@ -318,7 +342,7 @@ class FeatureFile:
 
 
 class LayerTables(Protocol):
-    """The features of layers by image: those of an open feature file, or in memory."""
+    """The features of layers by image: those of open feature files, or in memory."""
 
     @property
     def layers(self) -> tuple[LayerKey, ...]:
@@ -332,7 +356,7 @@ class LayerTables(Protocol):
 
 
 @contextlib.contextmanager
-def open_feature_file(path: Path) -> Iterator[FeatureFile]:
+def open_one_file(path: Path) -> Iterator[FeatureFile]:
     """Open a feature file, for several layers or questions."""
     with contextlib.ExitStack() as stack:
         # Only opening is guarded here: an error in the caller's block is not the file's.
@@ -341,12 +365,6 @@ def open_feature_file(path: Path) -> Iterator[FeatureFile]:
             file = stack.enter_context(h5py.File(path, "r", locking=False))
             require_format(file, "features")
         yield FeatureFile(path, file)
-
-
-def read_features(path: Path, layer: LayerKey) -> FeatureArray:
-    """As `FeatureFile.read`."""
-    with open_feature_file(path) as file:
-        return file.read(layer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -379,6 +397,12 @@ class FeatureHead:
         return 0 if isinstance(self.index, DataError) else rows_nbytes(self.index)
 
     @property
+    def part(self) -> tuple[range, str]:
+        """As `FeatureFile.rows`."""
+        first = int(self.facts.get("first_row") or 0)
+        return range(first, first + len(self.rows[0])), self.facts.get("images", "")
+
+    @property
     def dims(self) -> dict[LayerKey, int]:
         """Layer -> length of its features."""
         return {layer: dim for layer, (dim, _) in self.columns.items()}
@@ -390,7 +414,7 @@ class FeatureHead:
         return {layer for layer, (_, computed) in self.columns.items() if computed == compute}
 
 
-def read_feature_head(path: Path) -> FeatureHead:
+def read_one_head(path: Path) -> FeatureHead:
     """What a feature file says of itself."""
     columns: dict[LayerKey, tuple[int, str]] = {}
     with open_file(path) as file:
@@ -404,7 +428,10 @@ def read_feature_head(path: Path) -> FeatureHead:
 
 
 def _write_columns(
-    group: h5py.Group, count: int, columns: Columns, batches: Iterable[Mapping[LayerKey, FeatureArray]]
+    group: h5py.Group,
+    count: int,
+    columns: Columns,
+    batches: Iterable[Mapping[LayerKey, FeatureArray]],
 ) -> None:
     """Create the layers' data sets and fill them chunk by chunk."""
     attributes: dict[str, str | int] = {

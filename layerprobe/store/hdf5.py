@@ -143,8 +143,8 @@ def damage_error(path: object, problem: str) -> DataError:
 
 def probe_command(path: Path, *words: str) -> str:
     """The command that computes a file of features or ranks again, by the run in whose folder it lies."""
-    run = path.parent.parent
-    if path.parent.name not in ("features", "ranks"):
+    run = next((folder.parent for folder in path.parents[:2] if folder.name in ("features", "ranks")), None)
+    if run is None:
         return " ".join(("layerprobe probe", *words))
     return command_text("probe", run.name, *words, cache=run.parent)
 

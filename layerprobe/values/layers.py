@@ -39,6 +39,7 @@ def gem(maps: Tensor) -> Tensor:
     return maps.clamp(min=_GEM_FLOOR).pow(_GEM_POWER).mean((2, 3)).pow(1 / _GEM_POWER)
 
 
+SHARD_ROWS = 1_000_000  # images of a split above which its features lie in several files
 NO_REDUCTION = "none"
 _PREFIX = re.compile(r"\A[^/:@]*:")  # RUN#epoch: before a name; a colon inside a reduction follows its slash
 OUTPUT = "output"  # the model's own output as a layer, unless a layer or module has this name

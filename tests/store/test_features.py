@@ -42,12 +42,10 @@ def batches(features: dict[LayerKey, FeatureArray], size: int = 96) -> Iterator[
         yield {layer: array[start : start + size] for layer, array in features.items()}
 
 
-def write(
-    path: Path, features: dict[LayerKey, FeatureArray] | None = None, keep: frozenset[LayerKey] = frozenset()
-) -> None:
+def write(path: Path, features: dict[LayerKey, FeatureArray] | None = None) -> None:
     features = FEATURES if features is None else features
     dims = {layer: array.shape[1] for layer, array in features.items()}
-    store.write_features(path, KEY, ROWS, store.Columns(dims, "cpu", 96, keep=keep), batches(features))
+    store.write_features(path, KEY, ROWS, store.Columns(dims, "cpu", 96), batches(features))
 
 
 @pytest.fixture
@@ -86,25 +84,6 @@ def test_the_file_is_laid_out_as_promised(path: Path) -> None:
 
 def test_nothing_but_the_file_lies_in_its_folder(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_layers_that_are_kept_stand_beside_the_new_ones(path: Path) -> None:
-    write(path, {LayerKey("pool5.2", "max"): values(3, 5)}, keep=frozenset({FC6}))
-    assert store.stored_layers(path, KEY) == {FC6, LayerKey("pool5.2", "max")}
-    assert np.array_equal(store.read_features(path, FC6), FEATURES[FC6])
-    assert np.array_equal(store.read_features(path, LayerKey("pool5.2", "max")), values(3, 5))
-
-
-def test_a_layer_written_anew_replaces_the_kept_one(path: Path) -> None:
-    write(path, {FC6: values(9, 3)}, keep=frozenset(DIMS))
-    assert np.array_equal(store.read_features(path, FC6), values(9, 3))
-
-
-def test_nothing_of_a_file_with_another_key_is_kept(path: Path) -> None:
-    columns = store.Columns({A: 1}, "cpu", 96, keep=frozenset({FC6}))
-    with pytest.raises(ValueError, match="weights_sha256 is not what it was; nothing of it may be kept"):
-        store.write_features(path, replace(KEY, weights_sha256="new"), ROWS, columns, batches({A: values(1, 1)}))
-    assert store.stored_layers(path, KEY) == set(DIMS)
 
 
 @pytest.mark.parametrize(
@@ -285,12 +264,7 @@ def test_a_flipped_bit_in_a_layer_is_refused_with_the_way_out(path: Path) -> Non
 def test_a_damaged_layer_is_not_stored_and_the_others_are(path: Path) -> None:
     flip(path, FEATURES[POOL][700].tobytes())
     assert store.stored_layers(path, KEY) == {FC6}
-    write(
-        path,
-        {POOL: FEATURES[POOL]},
-        keep=frozenset({FC6}),
-    )
-    assert store.stored_layers(path, KEY) == set(DIMS)
+    assert store.stored_layers(path, KEY, layers={POOL}) == set()
 
 
 def test_a_flipped_bit_in_the_labels_or_ids_is_refused(path: Path) -> None:

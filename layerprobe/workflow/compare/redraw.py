@@ -126,7 +126,9 @@ class LeftOutMetrics:
             ranked_split.split,
             *layer_flags(ranked_split.record, [ranked]),
         )
-        if not path.exists() or not members_of(ranked.layer, tuple(head().columns)):
+        if not ranked_split.run.has_features(ranked_split.epoch, split) or not members_of(
+            ranked.layer, tuple(head().columns)
+        ):
             message = f"no features of {ranked.layer} at epoch {ranked_split.epoch} are stored of the {split} split"
             raise DataError(f"--interval redraw: {message}", file=ranked_split.run.folder, fix=fix)
         if head().rows[1] != tuple(images.ids):

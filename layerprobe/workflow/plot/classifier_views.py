@@ -119,8 +119,7 @@ def stored_gradients(
     _require_softmax(run, recipe)
     require_kept(run, record, epoch)
     embedding_scores = [s for s in scores if (s.epoch, s.split, s.ranked) == (epoch, SPLIT, embedding)]
-    path = run.feature_file(epoch, SPLIT)
-    if embedding is None or not embedding_scores or not path.exists():
+    if embedding is None or not embedding_scores or not run.has_features(epoch, SPLIT):
         fix = f"Run {run.command('probe', '--epochs', str(epoch), '--splits', SPLIT)}"
         raise DataError(f"{run.name}: no features of its embedding on {SPLIT} at epoch {epoch}", fix=fix)
     features, labels = read_layer(run, epoch, SPLIT, embedding.layer), run.feature_head(epoch, SPLIT).rows[0]

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from layerprobe import store
 from layerprobe.data.contents import FOLDER as CONTENTS
 from layerprobe.data.contents import pending_reads
 from layerprobe.data.loading import batches_of
@@ -18,14 +19,14 @@ from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.computing import default_workers
 from layerprobe.system.files import free_bytes
 from layerprobe.system.memory import peak_memory
-from layerprobe.taps import member_taps
+from layerprobe.taps import Tap, member_taps
 from layerprobe.values.costs import Estimate
 from layerprobe.workflow.probe.probe import resolve_selection
 from layerprobe.workflow.probe.probed_run import ProbedRun, open_for_probing, open_new_run
 from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.probe.selection import select_epochs
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.features import Missing, feature_disk, features_of
+from layerprobe.workflow.run.features import Missing, features_of
 from layerprobe.workflow.run.runs import Run
 
 _FILES = 16  # that are hashed
@@ -39,7 +40,8 @@ def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
     opened, to_hash = _without_images(open_for_probing(run, request))
     selection, dataset = resolve_selection(opened), opened.dataset
     contents = opened.record.contents  # the images are not hashed
-    features = replace(features_of(run, opened.recipe, dataset), manifest_sha256=lambda split: contents.get(split, ""))
+    features = features_of(run, opened.recipe, dataset, shard_rows=request.shard_rows)
+    features = replace(features, manifest_sha256=lambda split: contents.get(split, ""))
     epochs = select_epochs(request.epochs, features, opened.record, selection.deciding, None)
     splits = selection.extracted_splits
     missing = [features.missing(epoch, split, selection.taps) for epoch in epochs for split in splits]
@@ -52,11 +54,16 @@ def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: 
     selection, dataset = resolve_selection(opened), opened.dataset
     taps = tuple(member_taps(selection.taps))
     missing = [
-        Missing(epoch, split, taps, frozenset(), len(dataset.splits[split]))
+        _all_missing(run, epoch, split, taps, len(dataset.splits[split]))
         for epoch in range(epochs)
         for split in selection.extracted_splits
     ]
     return _estimate(opened, to_hash, missing)
+
+
+def _all_missing(run: Run, epoch: int, split: str, taps: tuple[Tap, ...], images: int) -> Missing:
+    part = store.Part(run.feature_file(epoch, split), range(images), frozenset(tap.key for tap in taps))
+    return Missing(epoch, split, taps, store.Plan((part,)))
 
 
 def _without_images(opened: ProbedRun) -> tuple[ProbedRun, Sequence[Callable[[], object]]]:
@@ -74,7 +81,7 @@ def _estimate(opened: ProbedRun, to_hash: Sequence[Callable[[], object]], missin
         reading, running = _seconds_an_image(opened, missing[0])
         images = sum(item.images for item in missing)
         seconds += running * images + reading * _images_read(opened, images)
-    disk = sum(feature_disk((tap.dim for tap in item.taps), item.images) for item in missing)
+    disk = sum(item.disk for item in missing)
     return Estimate(seconds, peak_memory(opened.device), disk, free_bytes(opened.run.folder))
 
 

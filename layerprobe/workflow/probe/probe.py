@@ -73,7 +73,7 @@ def prepare(
     opened = open_for_probing(run, request, dataset, listener)
     selection = resolve_selection(opened)
     opened.keep_forwards()
-    features = features_of(opened.run, opened.recipe, opened.dataset)
+    features = features_of(opened.run, opened.recipe, opened.dataset, shard_rows=request.shard_rows)
     searches = searches_of_run(features, opened.recipe, lambda: opened.device)
     network_record = opened.record.network or network_facts(opened.recipe, opened.net, opened.measured)
     network = with_layers(network_record, lambda: opened.net, opened.recipe.data.image_size, selection.taps)
@@ -147,7 +147,10 @@ def find_missing(probing: Probing, epochs: Sequence[int]) -> dict[int, list[Miss
     selection, scorer, features = probing.selection, probing.scorer, probing.features
     missing = {}
     for epoch in epochs:
-        read = any(scorer.reads_features(epoch, split, selection.ranked) for split in selection.splits)
+        ranked = {
+            layer for split in selection.splits for layer in scorer.layers_to_read(epoch, split, selection.ranked)
+        }
+        read = {tap.key for tap in member_taps([tap for tap in selection.taps if tap.key in ranked])}
         splits = selection.extracted_splits
         missing[epoch] = [features.missing(epoch, split, selection.taps, read=read) for split in splits]
     return missing

@@ -163,8 +163,8 @@ class RunExtractor:
     _loaded: int | None = field(default=None, init=False)
 
     def images(self, missing: Missing) -> int:
-        """Those of the split, unless nothing is missing."""
-        return missing.images if missing.taps else 0
+        """Those of the files that are missing."""
+        return missing.images
 
     def decode(self) -> None:
         """Decode the images of all splits, where that is worth it."""
@@ -184,13 +184,11 @@ class RunExtractor:
             load_net(self.features.run, missing.epoch, net)
             self._loaded = missing.epoch
         workers = from_recipe.choose_workers(self.opened.request.workers, device)
-        pixels = tell(plain_batches(split, batch_size=BATCH_SIZE, workers=workers))
         normalise = from_recipe.build_normalise(self.opened.recipe, net.channels)
-        batches = extract(net.module, missing.taps, pixels, normalise, device=device)
-        columns = store.Columns(
-            dims={tap.key: tap.dim for tap in missing.taps},
-            device=str(device),
-            batch_size=BATCH_SIZE,
-            keep=missing.kept,
-        )
-        self.features.write(missing, columns, batches)
+        missing.plan.remove_stale()
+        for part in missing.plan.parts:
+            taps = missing.taps_of(part)
+            pixels = tell(plain_batches(split, batch_size=BATCH_SIZE, workers=workers, rows=part.rows))
+            batches = extract(net.module, taps, pixels, normalise, device=device)
+            columns = store.Columns({tap.key: tap.dim for tap in taps}, device=str(device), batch_size=BATCH_SIZE)
+            self.features.write(missing, part, columns, batches)

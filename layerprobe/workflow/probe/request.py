@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from layerprobe.registry import METRICS
-from layerprobe.system.errors import UnknownNameError
+from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.system.naming import require_device_name
 from layerprobe.system.options import Cluster, Device, Flag, Workers, byte_count, split_ks, split_names
 from layerprobe.values.epochs import require_epochs
-from layerprobe.values.layers import VECTOR_SIMILARITIES, require_pool
+from layerprobe.values.layers import SHARD_ROWS, VECTOR_SIMILARITIES, require_pool
 from layerprobe.values.scores import recall_of
 
 
@@ -57,6 +57,9 @@ class ProbeRequest:
     memory: Annotated[int | None, Flag("Memory limit of ranking, such as 4GB.", metavar="SIZE", parse=byte_count)] = (
         None
     )
+    shard_rows: Annotated[
+        int, Flag("Images of a split above which its features fill several files.", metavar="N", min=1)
+    ] = SHARD_ROWS
     device: Device = "auto"
     workers: Workers = None
     model: str | None = None
@@ -72,9 +75,20 @@ class ProbeRequest:
                 raise UnknownNameError("metric", name, METRICS)
         for name in self.pools or ():
             require_pool(name)
+        if self.shard_rows != SHARD_ROWS:
+            _require_batches(self.shard_rows)
         for name in self.splits or ():
             if name not in SPLITS:
                 raise UnknownNameError("split", name, SPLITS)
         require_epochs(self.epochs, ("all", "last", "best"))
         require_device_name(self.device)
         parse_reductions(self.reduce or (), self.fit, self.equal_dim)
+
+
+def _require_batches(rows: int) -> None:
+    """Check that files begin with a batch, so that the features are those of one file bit by bit."""
+    from layerprobe.measure.extraction import BATCH_SIZE  # it imports numpy
+
+    if rows % BATCH_SIZE:
+        fix = f"Give a multiple of {BATCH_SIZE}, such as {-(-rows // BATCH_SIZE) * BATCH_SIZE:,}"
+        raise RecipeError(f"--shard-rows {rows}: each file begins with a batch of {BATCH_SIZE} images", fix=fix)

@@ -191,13 +191,13 @@ class Scorer:
     searches: Searches
     measures: Measures
 
-    def reads_features(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> bool:
-        """Whether stored ranks do not suffice to score some layers."""
+    def layers_to_read(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> set[LayerKey]:
+        """The layers for which stored ranks do not suffice."""
         if self.measures.metrics:
-            return True
+            return {ranked.layer for ranked in layers}
         stored = self.searches.read(epoch, split)
-        draws = (draw for ranked in layers for draw in draws_of(ranked))
-        return not all(draw in stored and self._holds(stored[draw]) for draw in draws)
+        held = {draw for draw, entry in stored.items() if self._holds(entry)}
+        return {ranked.layer for ranked in layers if not held.issuperset(draws_of(ranked))}
 
     def score_splits(
         self, epoch: int, stored: Mapping[str, RankEntries], layers: Sequence[RankedLayer]

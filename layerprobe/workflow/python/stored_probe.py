@@ -11,7 +11,7 @@ import numpy as np
 
 from layerprobe import store
 from layerprobe.system.wording import first_named
-from layerprobe.values.layers import VECTOR_SIMILARITIES, RankedLayer
+from layerprobe.values.layers import SHARD_ROWS, VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.values.scores import Score, ScoreTable, read_scores
 from layerprobe.workflow.probe.identical_images import identical_images
@@ -179,13 +179,16 @@ def _rows(features: MemoryFeatures, split: str) -> store.Rows:
 
 def _write_features(features: MemoryFeatures, epoch: int, split: str, device: str) -> None:
     path, key, values = features.run.feature_file(epoch, split), features.key(epoch, split), features.splits[split]
-    columns = store.Columns(
-        dims={layer: rows.shape[1] for layer, rows in values.features.items()},
-        device=device,
-        batch_size=values.batch_size,
-        keep=frozenset(store.stored_layers(path, key) - values.features.keys()),
-    )
-    store.write_features(path, key, _rows(features, split), columns, [values.features])
+    rows = _rows(features, split)
+    ranges = store.row_ranges(len(rows.ids), SHARD_ROWS)
+    # Of what is stored of these layers nothing is used: ranks are of the features in memory.
+    plan = store.plan_parts(path, key, values.features, ranges, intact=lambda *_: ())
+    plan.remove_stale()
+    for part in plan.parts:
+        rows_of_part = slice(part.rows.start, part.rows.stop)
+        batch = {layer: x[rows_of_part] for layer, x in values.features.items() if layer in part.layers}
+        columns = store.Columns({layer: x.shape[1] for layer, x in batch.items()}, device, values.batch_size)
+        store.write_features(part.path, key, rows.part(part.rows), columns, [batch])
 
 
 def _merge_entries(

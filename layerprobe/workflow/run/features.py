@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from layerprobe import store
@@ -18,7 +19,7 @@ from layerprobe.store.features import FeatureArray
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Layer, Tap, member_taps
-from layerprobe.values.layers import LayerKey
+from layerprobe.values.layers import SHARD_ROWS, LayerKey
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import require_unchanged, require_weights, weights_sha256
@@ -32,24 +33,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Missing:
-    """The taps of an epoch and split whose features are not stored or stale, and the layers that are stored."""
+    """What of an epoch and split is not stored, or is stale or damaged.
+
+    Args:
+        taps: in execution order.
+        plan: the files to write.
+    """
 
     epoch: int
     split: str
     taps: tuple[Tap, ...]
-    kept: frozenset[LayerKey]
-    images: int
+    plan: store.Plan
+
+    @property
+    def images(self) -> int:
+        """How many images are run through the network; those of two files of the same rows count twice."""
+        return sum(len(part.rows) for part in self.plan.parts)
+
+    @property
+    def disk(self) -> int:
+        """Bytes of the features to be stored."""
+        return sum(feature_disk((tap.dim for tap in self.taps_of(part)), len(part.rows)) for part in self.plan.parts)
+
+    def taps_of(self, part: store.Part) -> tuple[Tap, ...]:
+        """The taps whose features are in a file."""
+        return tuple(tap for tap in self.taps if tap.key in part.layers)
 
 
 @dataclass(frozen=True, eq=False)
 class RunFeatures:
-    """The features of a run, in a file for each epoch and split.
+    """The features of a run, in files for each epoch and split.
 
     Args:
         weights_sha256: epoch -> hash of its weights, as recorded.
         require_weights: epoch -> DataError if its weights have changed.
         manifest_sha256: split -> hash of its images and classes.
         network: as from `network_text`.
+        shard_rows: rows of a split above which its features are stored in several files, each of so many rows.
     """
 
     run: Run
@@ -59,6 +79,7 @@ class RunFeatures:
     require_weights: Callable[[int], None]
     manifest_sha256: Callable[[str], str]
     network: str = ""
+    shard_rows: int = SHARD_ROWS
     _open: dict[tuple[int, str], store.LayerTables] = field(default_factory=dict, init=False)
 
     def key(self, epoch: int, split: str) -> store.FeatureKey:
@@ -73,27 +94,35 @@ class RunFeatures:
             network=self.network,
         )
 
-    def missing(self, epoch: int, split: str, layers: Sequence[Layer], *, read: bool = True) -> Missing:
+    def missing(
+        self, epoch: int, split: str, layers: Sequence[Layer], *, read: Collection[LayerKey] | None = None
+    ) -> Missing:
         """The taps to extract for some layers; of `A+B` its members.
 
         Args:
-            read: whether stored features will be read, so that damaged ones are missing, too.
+            read: the taps whose stored features will be read, so that damaged ones are missing, too; None for all.
         """
-        path, key = self.run.feature_file(epoch, split), self.key(epoch, split)
+        path, key, taps = self.run.feature_file(epoch, split), self.key(epoch, split), member_taps(layers)
 
-        stored: set[LayerKey] = set()
-        with store.stale_passed():
-            stored = self.run.feature_head(epoch, split).made_from(key)
-        if read or any(tap.key not in stored for tap in member_taps(layers)):  # the others are copied to the new file
-            stored = store.stored_layers(path, key)
-        absent = tuple(tap for tap in member_taps(layers) if tap.key not in stored)
-        return Missing(epoch, split, absent, frozenset(stored), len(self.dataset.splits[split]))
+        def intact(file: Path, stored: frozenset[LayerKey]) -> frozenset[LayerKey]:
+            read_layers = stored if read is None else stored.intersection(read)
+            if not read_layers:
+                return stored
+            return stored - read_layers | store.stored_layers(file, key, layers=read_layers)
+
+        ranges = store.row_ranges(len(self.dataset.splits[split]), self.shard_rows)
+        wanted = [tap.key for tap in taps]
+        plan = store.plan_parts(path, key, wanted, ranges, intact=intact, head_of=self.run.read_head)
+        absent = frozenset[LayerKey]().union(*(part.layers for part in plan.parts))
+        return Missing(epoch, split, tuple(tap for tap in taps if tap.key in absent), plan)
 
     def stale_note(self, epoch: int, split: str) -> str:
-        """Why an existing file is stale; empty if it is valid."""
-        path = self.run.feature_file(epoch, split)
-        reason = store.stale_note(path, self.key(epoch, split))
-        return f"{path.name} is computed again: {reason}" if reason else ""
+        """Why an existing file is stale; empty if all are valid."""
+        path, key = self.run.feature_file(epoch, split), self.key(epoch, split)
+        for file in (file for group in store.layer_groups(path) for file in group.files.values()):
+            if reason := store.stale_note(file, key):
+                return f"{file.relative_to(path.parent)} is computed again: {reason}"
+        return ""
 
     def search_sha256(self, split: str) -> str:
         """Hash of a split's search rules."""
@@ -120,11 +149,15 @@ class RunFeatures:
         return [score for score in scores if not difference(score.epoch, score.split)]
 
     def write(
-        self, missing: Missing, columns: store.Columns, batches: Iterable[Mapping[LayerKey, FeatureArray]]
+        self,
+        missing: Missing,
+        part: store.Part,
+        columns: store.Columns,
+        batches: Iterable[Mapping[LayerKey, FeatureArray]],
     ) -> None:
-        """Add the missing features to the file."""
-        path, key = self.run.feature_file(missing.epoch, missing.split), self.key(missing.epoch, missing.split)
-        store.write_features(path, key, self.rows(missing.split), columns, batches)
+        """Write one of the files that are missing."""
+        rows = self.rows(missing.split).part(part.rows)
+        store.write_features(part.path, self.key(missing.epoch, missing.split), rows, columns, batches)
 
     def rows(self, split: str) -> store.Rows:
         """The images of a split, as feature files store them."""
@@ -170,8 +203,12 @@ class RunFeatures:
         return self.run.open_features(epoch, split)
 
 
-def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
-    """The features of a single run of hashed images, made with its checkpoints."""
+def features_of(run: Run, recipe: Recipe, dataset: Dataset, *, shard_rows: int = SHARD_ROWS) -> RunFeatures:
+    """The features of a single run of hashed images, made with its checkpoints.
+
+    Args:
+        shard_rows: as in `RunFeatures`.
+    """
 
     @cache
     def manifest_sha256(split: str) -> str:
@@ -188,6 +225,7 @@ def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
         partial(require_weights, run),
         manifest_sha256,
         network,
+        shard_rows,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _ROWS = 512  # compared at once
-_FEATURE_FILE = re.compile(r"epoch-(\d+)\.(\w+)\.h5")
 
 
 @contextlib.contextmanager
@@ -128,8 +126,7 @@ class OpenedRun:
 
     def _stored(self) -> list[tuple[str, int]]:
         """Splits and epochs with stored features."""
-        matches = (_FEATURE_FILE.fullmatch(path.name) for path in self.run.feature_file(0, "test").parent.glob("*.h5"))
-        return sorted((match[2], int(match[1])) for match in matches if match)
+        return sorted((split, epoch) for epoch, split in self.run.stored_features())
 
     def _head(self, epoch: int, split: str) -> FeatureHead:
         stored = self._stored()

@@ -74,7 +74,7 @@ def _require_outside_runs(path: Path) -> None:
     require_replaceable(path)
     require_target(path.parent, fix="Name a file in another folder")
     folder = path.parent.resolve()  # a linked folder may lie in a run
-    for run in (Run(folder), Run(folder.parent)):
+    for run in map(Run, (folder, *folder.parents[:2])):
         its_report = folder == run.folder and path.name == "report.html"
         if os.path.lexists(run.record_file) and folder in run.written_folders and not its_report:
             raise LayerprobeError(

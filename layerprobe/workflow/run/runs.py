@@ -52,6 +52,7 @@ _BIN = ".removed"  # runs are moved here before they are deleted, so that no par
 WATCHED = ".watched"  # locked by a watched training from its first epoch to its end
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 _RANK_FILE = re.compile(r"epoch-(\d+)\.\w+\.h5")
+_FEATURES = re.compile(r"epoch-(\d+)\.([a-z]\w*)(?:\.\d+)?(?:\.h5)?")
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ class Run:
     @property
     def written_folders(self) -> tuple[Path, ...]:
         """Folders that only the holder of the lock writes to; plots need no lock."""
-        return self.folder, *(self.folder / name for name in ("checkpoints", "features", "ranks"))
+        folders = [self.folder / name for name in ("checkpoints", "features", "ranks")]
+        return self.folder, *folders, *(path for path in folders[1].glob("epoch-*") if path.is_dir())
 
     def checkpoint_file(self, epoch: int) -> Path:
         """Weights of an epoch."""
@@ -109,7 +111,7 @@ class Run:
         return self.folder / "checkpoints" / ("resume.previous.pt" if previous else "resume.pt")
 
     def feature_file(self, epoch: int, split: str) -> Path:
-        """Features of an epoch and split."""
+        """Features of an epoch and split: the first file, beside which further ones lie."""
         return self.folder / "features" / f"epoch-{epoch:04d}.{split}.h5"
 
     def rank_file(self, epoch: int, split: str) -> Path:
@@ -118,7 +120,17 @@ class Run:
 
     def has_features(self, epoch: int, split: str) -> bool:
         """Whether features of an epoch and split are stored."""
-        return self.feature_file(epoch, split).exists()
+        return store.has_feature_files(self.feature_file(epoch, split))
+
+    def stored_features(self) -> set[tuple[int, str]]:
+        """The epochs and splits whose features are stored."""
+        names = (path.name for path in (self.folder / "features").glob("epoch-*"))
+        matches = (match for name in names if (match := _FEATURES.fullmatch(name)))
+        return {item for match in matches if self.has_features(*(item := (int(match[1]), match[2])))}
+
+    def remove_features(self, epoch: int, split: str) -> None:
+        """Remove the features of an epoch and split; for the holder of the lock."""
+        store.remove_feature_files(self.feature_file(epoch, split))
 
     def has_ranks(self, epoch: int, split: str) -> bool:
         """Whether ranks of an epoch and split are stored."""
@@ -138,12 +150,13 @@ class Run:
         return ReadOnce(store.read_rank_file, _KEPT)
 
     def feature_head(self, epoch: int, split: str) -> FeatureHead:
-        """What the feature file of an epoch and split says of itself, read once while it does not change."""
-        return self._read_heads(self.feature_file(epoch, split))
+        """What the feature files of an epoch and split say of themselves, each read once while it does not change."""
+        return store.read_feature_head(self.feature_file(epoch, split), self.read_head)
 
     @functools.cached_property
-    def _read_heads(self) -> ReadOnce[FeatureHead]:
-        return ReadOnce(store.read_feature_head, _KEPT)
+    def read_head(self) -> ReadOnce[FeatureHead]:
+        """What one feature file says of itself, read once while it does not change."""
+        return ReadOnce(store.read_one_head, _KEPT)
 
     def open_features(self, epoch: int, split: str) -> contextlib.AbstractContextManager[LayerTables]:
         """The features of the layers of an epoch and split."""

@@ -94,9 +94,11 @@ class EnsembleExtractor:
                 if item.taps:
                     member.extractor.extract(item, tell)
             rows = torch.cat([member.unit_embeddings(missing.epoch, missing.split) for member in self.members], dim=1)
-        batches = ({tap.key: chunk.numpy()} for chunk in rows.split(_ROWS))
         columns = store.Columns(dims={tap.key: tap.dim}, device=str(self.opened.device), batch_size=_ROWS)
-        self.features.write(missing, columns, batches)
+        missing.plan.remove_stale()
+        for part in missing.plan.parts:
+            batches = ({tap.key: x.numpy()} for x in rows[part.rows.start : part.rows.stop].split(_ROWS))
+            self.features.write(missing, part, columns, batches)
 
 
 def prepare_ensemble(
@@ -118,7 +120,7 @@ def prepare_ensemble(
         if not named_run(run.folder.parent, name).exists():
             raise DataError("no such run", file=run.folder.with_name(name), fix="Train the ensemble again")
         member = open_for_probing(find_run(run.folder.parent, name), request)
-        features = features_of(member.run, member.recipe, dataset)
+        features = features_of(member.run, member.recipe, dataset, shard_rows=request.shard_rows)
         members.append(Member(embedding, features, RunExtractor(features, member, opened)))
     side_by_side = replace(embedding, dim=embedding.dim * len(members))
     selection = select(request, recipe, [side_by_side], embedding, dataset, unclassified=lambda: _NO_CLASSIFIER)
@@ -132,7 +134,7 @@ def prepare_ensemble(
         for member in members:
             member.features.require_weights(epoch)
 
-    features = features_of(run, recipe, dataset)
+    features = features_of(run, recipe, dataset, shard_rows=request.shard_rows)
     features = replace(features, weights_sha256=weights_sha256, require_weights=require_weights)
     # Each member has drawn a share of the training images of its own.
     compared = [name for name in selection.extracted_splits if name != "train" or recipe.data.share == 1]

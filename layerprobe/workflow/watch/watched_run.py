@@ -82,14 +82,14 @@ def forget_from(run: Run, epoch: int) -> None:
         for split in SPLITS:
             for ranked_epoch in [number for number in run.ranked_epochs(split) if number >= epoch]:
                 run.rank_file(ranked_epoch, split).unlink(missing_ok=True)
-                run.feature_file(ranked_epoch, split).unlink(missing_ok=True)
+                run.remove_features(ranked_epoch, split)
 
 
 def remove_features(run: Run, splits: Sequence[str], epoch: int) -> None:
     """Remove the features of an epoch; its ranks and scores are kept."""
     with locked(run):
         for split in splits:
-            run.feature_file(epoch, split).unlink(missing_ok=True)
+            run.remove_features(epoch, split)
 
 
 def epoch_record(record: RunRecord, epoch: int, experiment: str, watched: Mapping[str, object]) -> RunRecord:

@@ -53,13 +53,15 @@ def test_images_that_change_while_they_are_decoded_are_not_extracted(run: Run, m
     assert not run.feature_file(0, "train").exists()
 
 
-def test_further_layers_take_the_old_ones_along(run: Run) -> None:
+def test_further_layers_lie_beside_the_old_ones(run: Run) -> None:
     probe(run, REQUEST, Silent())
     before = h5py.File(run.feature_file(2, "test"))["features/fc6@none"][:]
     probe(run, replace(REQUEST, layers=("pool4.1",), pools=("max", "avg")), Silent())
-    with h5py.File(run.feature_file(2, "test")) as file:
-        assert set(file["features"]) == {"pool5.3@max", "fc6@none", "pool4.1@max", "pool4.1@avg"}
-        assert np.array_equal(file["features/fc6@none"][:], before)
+    with h5py.File(run.feature_file(2, "test").with_name("epoch-0002.test.1.h5")) as file:
+        assert set(file["features"]) == {"pool4.1@max", "pool4.1@avg"}
+    with run.open_features(2, "test") as files:
+        assert set(map(str, files.layers)) == {"pool5.3@max", "fc6", "pool4.1@max", "pool4.1@avg"}
+        assert np.array_equal(files.read(FC6), before)
     assert {(score.ranked.layer.layer, score.ranked.layer.pool) for score in read_scores(run.scores_file)} == {
         ("pool5.3", "max"), ("fc6", "none"), ("pool4.1", "max"), ("pool4.1", "avg"),
     }  # fmt: skip

@@ -83,9 +83,12 @@ def test_a_damaged_layer_is_computed_again_for_a_metric_of_its_features(run: Run
     np.testing.assert_array_equal(store.read_features(run.feature_file(2, "test"), FC6), damaged.features)
 
 
-def test_a_damaged_layer_is_not_copied_beside_a_further_one(run: Run, damaged: Damaged) -> None:
+def test_a_further_layer_leaves_the_stored_ones_as_they_are(run: Run, damaged: Damaged) -> None:
+    path = run.feature_file(2, "test")
+    before = path.read_bytes(), path.stat().st_mtime_ns
     probe(run, replace(REQUEST, layers=("pool5.3", "fc6", "pool4.1")), Silent())
-    np.testing.assert_array_equal(store.read_features(run.feature_file(2, "test"), FC6), damaged.features)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before  # neither copied nor read, so damage is not seen
+    assert path.with_name("epoch-0002.test.1.h5").stat().st_size < path.stat().st_size
 
 
 def test_a_damaged_layer_is_computed_again_when_its_file_was_deleted(run: Run, damaged: Damaged) -> None:
