@@ -7,7 +7,7 @@ import functools
 import hashlib
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,6 +40,8 @@ from layerprobe.values.layers import LayerKey
 
 FeatureArray = NDArray[np.float32]  # (N, D)
 CHUNK_ROWS = 512
+_OPTIONAL = ("network", "dtype")  # of a key
+_DTYPES: dict[str, np.dtype[Any]] = {"": np.dtype(np.float32), "float16": np.dtype(np.float16)}
 _DIGEST = "rows_sha256"
 
 
@@ -52,6 +54,7 @@ class FeatureKey:
         transform: every step from an image file to the network's input, as text.
         manifest_sha256: hash of the split's ids, classes and pixels.
         network: the package that the model comes from, with its version; empty for layerprobe's own networks.
+        dtype: the type that features are rounded to where they are stored; empty for float32, as they are computed.
     """
 
     run: str
@@ -61,13 +64,16 @@ class FeatureKey:
     transform: str
     manifest_sha256: str
     network: str = ""
+    dtype: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        return f"{self!r} {self.dtype}".rstrip()
 
 
 def key_attributes(key: FeatureKey) -> dict[str, str | int]:
     """The attributes that a usable file has: the key, and the versions that may change a feature's last bits."""
-    made_from = asdict(key)
-    if not key.network:
-        del made_from["network"]  # files of layerprobe's own networks have no such attribute
+    # Files of layerprobe's own networks, and those of float32, have no such attribute.
+    made_from = {name: value for name, value in asdict(key).items() if value or name not in _OPTIONAL}
     return {**made_from, **_versions()}
 
 
@@ -167,7 +173,7 @@ def made_from_facts(facts: Mapping[str, str]) -> dict[str, str]:
 
 def has_facts(facts: Mapping[str, str], expected: Mapping[str, object]) -> bool:
     """Whether a file's attributes, as text, are all those wanted."""
-    return all(facts.get(name, "") == str(value) for name, value in expected.items())
+    return all(facts.get(name, "") == str(value) for name, value in {"dtype": "", **expected}.items())
 
 
 def layers_in(file: h5py.File) -> tuple[LayerKey, ...]:
@@ -213,15 +219,16 @@ def write_features(
         batches: {layer: (B, D)} in the order of the rows.
     """
     _require_layer_names(columns.dims)
+    dtype = _DTYPES[key.dtype]
     with (
-        written_whole(path, needed=4 * len(rows.ids) * sum(columns.dims.values())) as aside,
+        written_whole(path, needed=dtype.itemsize * len(rows.ids) * sum(columns.dims.values())) as aside,
         create_file(aside) as (file, sink),
     ):
         set_attributes(file, {"schema": SCHEMA, **key_attributes(key), "layerprobe": metadata.version("layerprobe")})
         if rows.total is not None:
             set_attributes(file, {"first_row": rows.first, "images": rows.total})
         write_rows(file, rows)
-        _write_columns(file.create_group("features"), len(rows.ids), columns, sink.watched(batches))
+        _write_columns(file.create_group("features"), len(rows.ids), columns, dtype, sink.watched(batches))
 
 
 def stored_layers(
@@ -288,8 +295,7 @@ class StoredFeatures:
 
     def __getitem__(self, rows: slice) -> FeatureArray:
         with reading(self.path):  # a wrong checksum raises
-            values: FeatureArray = self.rows[rows]
-            return values
+            return np.asarray(self.rows[rows], np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,7 +339,7 @@ class FeatureFile:
         with reading(self.path):
             try:
                 with memory_faults_told(self.path):
-                    values: FeatureArray = read_dataset(table.rows)
+                    values = np.asarray(read_dataset(table.rows), np.float32)
             except OSError as error:
                 command = probe_command(self.path, "--epochs", attribute(self.file, "epoch"))
                 fix = f"Delete it; {command} computes it again"
@@ -431,6 +437,7 @@ def _write_columns(
     group: h5py.Group,
     count: int,
     columns: Columns,
+    dtype: np.dtype[Any],
     batches: Iterable[Mapping[LayerKey, FeatureArray]],
 ) -> None:
     """Create the layers' data sets and fill them chunk by chunk."""
@@ -442,21 +449,29 @@ def _write_columns(
     size = min(CHUNK_ROWS, count)
     datasets, buffers = {}, {}
     for layer, dim in columns.dims.items():
-        datasets[layer] = group.create_dataset(
-            layer.stored, (count, dim), np.float32, chunks=(size, dim), fletcher32=True
-        )
+        datasets[layer] = group.create_dataset(layer.stored, (count, dim), dtype, chunks=(size, dim), fletcher32=True)
         set_attributes(datasets[layer], attributes)
-        buffers[layer] = np.empty((size, dim), np.float32)
+        buffers[layer] = np.empty((size, dim), dtype)
     done = 0
     for batch in batches:
         length = _batch_length(batch, columns.dims)
         if done + length > count:
             raise ValueError(f"more than the {count} rows that the labels have")
         for layer, values in batch.items():
+            if dtype != np.float32:
+                _require_within(values, layer, dtype)
             _append(datasets[layer], buffers[layer], values, done)
         done += length
     if done != count:
         raise ValueError(f"{done} rows, not the {count} that the labels have")
+
+
+def _require_within(values: FeatureArray, layer: LayerKey, dtype: np.dtype[Any]) -> None:
+    """Check that finite features stay finite in a type; those that are not finite are told where they are ranked."""
+    largest = float(np.finfo(dtype).max)
+    if (np.abs(values[np.isfinite(values)]) > largest).any():
+        problem = f"{layer} has features beyond {largest:,.0f}, the largest number of {dtype}"
+        raise DataError(problem, fix="Probe it with --store float32")
 
 
 def _append(dataset: h5py.Dataset, buffer: FeatureArray, values: FeatureArray, done: int) -> None:
@@ -487,7 +502,8 @@ def _batch_length(batch: Mapping[LayerKey, FeatureArray], dims: Mapping[LayerKey
 def _difference(file: h5py.File, key: FeatureKey) -> str:
     """In which part of the key a file differs, as a sentence; empty if in none."""
     require_rows(file)
-    changed = (name for name, expected in key_attributes(key).items() if attribute(file, name) != str(expected))
+    expected_attributes = {"dtype": "", **key_attributes(key)}
+    changed = (name for name, expected in expected_attributes.items() if attribute(file, name) != str(expected))
     return next((f"{name} is not what it was" for name in changed), "")
 
 
@@ -498,13 +514,14 @@ def _require_layer_names(layers: Iterable[LayerKey]) -> None:
 
 
 def _features(file: h5py.File, layer: LayerKey) -> h5py.Dataset:
-    """A layer's data set, checked: float32, as many rows as labels."""
+    """A layer's data set, checked: of the file's type, as many rows as labels."""
     if layer.stored not in file["features"]:
         command = probe_command(Path(file.filename), "--layers", str(layer))
         raise DataError(f"no features of {layer}", file=file.filename, fix=f"Run {command}")
     dataset, labels = stored_dataset(file, f"features/{layer.stored}"), stored_dataset(file, "labels")
-    if dataset.ndim != 2 or dataset.dtype != np.float32:
-        raise damage_error(file.filename, f"{layer} is not a float32 matrix")
+    dtype = _DTYPES.get(attribute(file, "dtype"))
+    if dataset.ndim != 2 or dataset.dtype != dtype:
+        raise damage_error(file.filename, f"{layer} is not a {dtype or 'known'} matrix")
     if dataset.shape[0] != labels.shape[0]:
         raise damage_error(file.filename, f"{layer} has {dataset.shape[0]} rows, the labels {labels.shape[0]}")
     return dataset

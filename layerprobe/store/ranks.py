@@ -353,7 +353,7 @@ def is_fitted_on(ranks: RankFile, training: FeatureHead | None, ranked: RankedLa
     with contextlib.suppress(ValueError):
         facts = {field.name: training.facts.get(field.name, "") for field in fields(FeatureKey)}
         key = FeatureKey(**{**facts, "epoch": int(facts["epoch"])})  # type: ignore[arg-type] # texts but for that
-        return _held(training, ranked) and recorded.startswith(f"{key} ")
+        return _held(training, ranked) and recorded.startswith(f"{key} seed ")
     return False
 
 

@@ -121,6 +121,46 @@ def test_a_layer_cannot_be_a_path(path: Path, name: str) -> None:
         store.write_features(path, KEY, ROWS, store.Columns({layer: 6}, "cpu", 96), [])
 
 
+HALF = replace(KEY, dtype="float16")
+
+
+def test_a_file_of_float16_has_half_the_numbers_bytes_and_is_read_as_float32(tmp_path: Path) -> None:
+    sizes = {}
+    for key in (KEY, HALF):
+        path = tmp_path / f"{key.dtype}.h5"
+        store.write_features(path, key, ROWS, store.Columns(DIMS, "cpu", 96), batches(FEATURES))
+        with h5py.File(path) as file:
+            sizes[key.dtype] = file["features/pool5.3@max"].id.get_storage_size()
+        with store.open_feature_file(path) as files:
+            rounded = FEATURES[POOL].astype(key.dtype or np.float32).astype(np.float32)
+            for found in (files.read(POOL), files.table(POOL)[:]):
+                assert found.dtype == np.float32
+                assert np.array_equal(found, rounded)
+    checksums = 4 * 3  # of three chunks
+    assert sizes["float16"] - checksums == (sizes[""] - checksums) / 2
+
+
+def test_features_of_one_type_do_not_serve_the_other(tmp_path: Path) -> None:
+    for key, other in ((KEY, HALF), (HALF, KEY)):
+        path = tmp_path / f"{key.dtype}.h5"
+        store.write_features(path, key, ROWS, store.Columns(DIMS, "cpu", 96), batches(FEATURES))
+        head = store.read_feature_head(path)
+        assert (head.made_from(key), head.made_from(other)) == ({*DIMS}, set())
+        assert (store.stored_layers(path, key), store.stored_layers(path, other)) == ({*DIMS}, set())
+        assert store.stale_note(path, other) == "dtype is not what it was"
+
+
+def test_a_number_beyond_float16_is_refused_and_inf_and_nan_are_kept(tmp_path: Path) -> None:
+    path, columns = tmp_path / "f.h5", store.Columns({FC6: 3}, "cpu", 96)
+    rows = store.Rows(np.zeros(1, int), ["a"])
+    message = "fc6 has features beyond 65,504, the largest number of float16. Probe it with --store float32"
+    with pytest.raises(DataError, match=message):
+        store.write_features(path, HALF, rows, columns, [{FC6: np.array([[1, -65600, 2]], np.float32)}])
+    kept = np.array([[np.nan, np.inf, 65504]], np.float32)
+    store.write_features(path, HALF, rows, columns, [{FC6: kept}])
+    np.testing.assert_array_equal(store.read_features(path, FC6), kept)
+
+
 # --- interruption
 
 

@@ -26,7 +26,7 @@ from layerprobe.workflow.probe.probed_run import ProbedRun, open_for_probing, op
 from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.probe.selection import select_epochs
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.features import Missing, features_of
+from layerprobe.workflow.run.features import Missing, features_of, key_dtype
 from layerprobe.workflow.run.runs import Run
 
 _FILES = 16  # that are hashed
@@ -40,7 +40,7 @@ def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
     opened, to_hash = _without_images(open_for_probing(run, request))
     selection, dataset = resolve_selection(opened), opened.dataset
     contents = opened.record.contents  # the images are not hashed
-    features = features_of(run, opened.recipe, dataset, shard_rows=request.shard_rows)
+    features = features_of(run, opened.recipe, dataset, dtype=request.store, shard_rows=request.shard_rows)
     features = replace(features, manifest_sha256=lambda split: contents.get(split, ""))
     epochs = select_epochs(request.epochs, features, opened.record, selection.deciding, None)
     splits = selection.extracted_splits
@@ -54,7 +54,7 @@ def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: 
     selection, dataset = resolve_selection(opened), opened.dataset
     taps = tuple(member_taps(selection.taps))
     missing = [
-        _all_missing(run, epoch, split, taps, len(dataset.splits[split]))
+        replace(_all_missing(run, epoch, split, taps, len(dataset.splits[split])), dtype=key_dtype(request.store))
         for epoch in range(epochs)
         for split in selection.extracted_splits
     ]

@@ -73,7 +73,9 @@ def prepare(
     opened = open_for_probing(run, request, dataset, listener)
     selection = resolve_selection(opened)
     opened.keep_forwards()
-    features = features_of(opened.run, opened.recipe, opened.dataset, shard_rows=request.shard_rows)
+    features = features_of(
+        opened.run, opened.recipe, opened.dataset, dtype=request.store, shard_rows=request.shard_rows
+    )
     searches = searches_of_run(features, opened.recipe, lambda: opened.device)
     network_record = opened.record.network or network_facts(opened.recipe, opened.net, opened.measured)
     network = with_layers(network_record, lambda: opened.net, opened.recipe.data.image_size, selection.taps)

@@ -11,6 +11,8 @@ from layerprobe.values.epochs import require_epochs
 from layerprobe.values.layers import SHARD_ROWS, VECTOR_SIMILARITIES, require_pool
 from layerprobe.values.scores import recall_of
 
+_STORED = ("float32", "float16")
+
 
 @dataclass(frozen=True)
 class ProbeRequest:
@@ -19,6 +21,7 @@ class ProbeRequest:
     Args:
         similarity: binary codes are searched by hamming all the same.
         memory: bytes that a ranking may allocate; None for no limit.
+        store: None for the type in which features of the epoch are stored, or float32.
         model: the run's network as the user names it, as for `Recipe.at`; None where the user names none.
     """
 
@@ -57,6 +60,9 @@ class ProbeRequest:
     memory: Annotated[int | None, Flag("Memory limit of ranking, such as 4GB.", metavar="SIZE", parse=byte_count)] = (
         None
     )
+    store: Annotated[
+        str | None, Flag("Type in which features are stored.", metavar="float32|float16", default="as stored")
+    ] = None
     shard_rows: Annotated[
         int, Flag("Images of a split above which its features fill several files.", metavar="N", min=1)
     ] = SHARD_ROWS
@@ -75,6 +81,8 @@ class ProbeRequest:
                 raise UnknownNameError("metric", name, METRICS)
         for name in self.pools or ():
             require_pool(name)
+        if self.store not in (None, *_STORED):
+            raise UnknownNameError("type", self.store or "", _STORED)
         if self.shard_rows != SHARD_ROWS:
             _require_batches(self.shard_rows)
         for name in self.splits or ():

@@ -103,6 +103,8 @@ class Searches:
         """What is scored, with the notes that every number of it has."""
         chain = parse_chain(ranked.reduction)
         notes = fit_notes(chain, split)
+        if dtype := self.features.key(epoch, split).dtype:
+            notes.append(f"stored as {dtype}")
         if chain.needs_classifier and self.trained is not None and self.trained.relu:
             notes.append(AFTER_RELU)
         return Subject(

@@ -38,12 +38,14 @@ class Missing:
     Args:
         taps: in execution order.
         plan: the files to write.
+        dtype: of the features, as in `FeatureKey`.
     """
 
     epoch: int
     split: str
     taps: tuple[Tap, ...]
     plan: store.Plan
+    dtype: str = ""
 
     @property
     def images(self) -> int:
@@ -53,7 +55,10 @@ class Missing:
     @property
     def disk(self) -> int:
         """Bytes of the features to be stored."""
-        return sum(feature_disk((tap.dim for tap in self.taps_of(part)), len(part.rows)) for part in self.plan.parts)
+        return sum(
+            feature_disk((tap.dim for tap in self.taps_of(part)), len(part.rows), self.dtype)
+            for part in self.plan.parts
+        )
 
     def taps_of(self, part: store.Part) -> tuple[Tap, ...]:
         """The taps whose features are in a file."""
@@ -70,6 +75,7 @@ class RunFeatures:
         manifest_sha256: split -> hash of its images and classes.
         network: as from `network_text`.
         shard_rows: rows of a split above which its features are stored in several files, each of so many rows.
+        dtype: epoch -> the type that its features are stored as, as in `FeatureKey`.
     """
 
     run: Run
@@ -80,6 +86,7 @@ class RunFeatures:
     manifest_sha256: Callable[[str], str]
     network: str = ""
     shard_rows: int = SHARD_ROWS
+    dtype: Callable[[int], str] = lambda _: ""
     _open: dict[tuple[int, str], store.LayerTables] = field(default_factory=dict, init=False)
 
     def key(self, epoch: int, split: str) -> store.FeatureKey:
@@ -92,6 +99,7 @@ class RunFeatures:
             transform=self.transform,
             manifest_sha256=self.manifest_sha256(split),
             network=self.network,
+            dtype=self.dtype(epoch),
         )
 
     def missing(
@@ -114,7 +122,7 @@ class RunFeatures:
         wanted = [tap.key for tap in taps]
         plan = store.plan_parts(path, key, wanted, ranges, intact=intact, head_of=self.run.read_head)
         absent = frozenset[LayerKey]().union(*(part.layers for part in plan.parts))
-        return Missing(epoch, split, tuple(tap for tap in taps if tap.key in absent), plan)
+        return Missing(epoch, split, tuple(tap for tap in taps if tap.key in absent), plan, key.dtype)
 
     def stale_note(self, epoch: int, split: str) -> str:
         """Why an existing file is stale; empty if all are valid."""
@@ -203,16 +211,23 @@ class RunFeatures:
         return self.run.open_features(epoch, split)
 
 
-def features_of(run: Run, recipe: Recipe, dataset: Dataset, *, shard_rows: int = SHARD_ROWS) -> RunFeatures:
+def features_of(
+    run: Run, recipe: Recipe, dataset: Dataset, *, dtype: str | None = None, shard_rows: int = SHARD_ROWS
+) -> RunFeatures:
     """The features of a single run of hashed images, made with its checkpoints.
 
     Args:
+        dtype: float32 or float16; None for the type in which features of the epoch are stored.
         shard_rows: as in `RunFeatures`.
     """
 
     @cache
     def manifest_sha256(split: str) -> str:
         return contents_sha256(dataset.splits[split], dataset.class_names)
+
+    @cache
+    def dtype_of(epoch: int) -> str:
+        return _stored_dtype(run, epoch, dataset.splits) if dtype is None else key_dtype(dtype)
 
     network = network_text(recipe)
     recorded = run.read().network if run.exists() else None
@@ -226,12 +241,29 @@ def features_of(run: Run, recipe: Recipe, dataset: Dataset, *, shard_rows: int =
         manifest_sha256,
         network,
         shard_rows,
+        dtype_of,
     )
 
 
-def feature_disk(dims: Iterable[int], images: int) -> int:
-    """Bytes of float32 features of so many images."""
-    return 4 * images * sum(dims)
+def key_dtype(dtype: str | None) -> str:
+    """A type as a `FeatureKey` has it: empty for float32, in which features are computed."""
+    return "" if dtype in (None, "float32") else dtype
+
+
+def _stored_dtype(run: Run, epoch: int, splits: Iterable[str]) -> str:
+    for split in splits:
+        with contextlib.suppress(DataError, BusyError):
+            return run.feature_head(epoch, split).facts.get("dtype", "")
+    return ""
+
+
+def feature_disk(dims: Iterable[int], images: int, dtype: str = "") -> int:
+    """Bytes of the features of so many images.
+
+    Args:
+        dtype: as in `FeatureKey`.
+    """
+    return (2 if dtype else 4) * images * sum(dims)
 
 
 class PartlyMeasuredError(DataError):

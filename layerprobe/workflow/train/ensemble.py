@@ -120,7 +120,7 @@ def prepare_ensemble(
         if not named_run(run.folder.parent, name).exists():
             raise DataError("no such run", file=run.folder.with_name(name), fix="Train the ensemble again")
         member = open_for_probing(find_run(run.folder.parent, name), request)
-        features = features_of(member.run, member.recipe, dataset, shard_rows=request.shard_rows)
+        features = features_of(member.run, member.recipe, dataset, dtype=request.store, shard_rows=request.shard_rows)
         members.append(Member(embedding, features, RunExtractor(features, member, opened)))
     side_by_side = replace(embedding, dim=embedding.dim * len(members))
     selection = select(request, recipe, [side_by_side], embedding, dataset, unclassified=lambda: _NO_CLASSIFIER)
@@ -134,7 +134,7 @@ def prepare_ensemble(
         for member in members:
             member.features.require_weights(epoch)
 
-    features = features_of(run, recipe, dataset, shard_rows=request.shard_rows)
+    features = features_of(run, recipe, dataset, dtype=request.store, shard_rows=request.shard_rows)
     features = replace(features, weights_sha256=weights_sha256, require_weights=require_weights)
     # Each member has drawn a share of the training images of its own.
     compared = [name for name in selection.extracted_splits if name != "train" or recipe.data.share == 1]
