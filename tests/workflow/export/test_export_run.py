@@ -42,6 +42,8 @@ from layerprobe.workflow.export.export_run import (
 )
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import Written, export_lines
+from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
@@ -289,6 +291,17 @@ def test_without_its_images_it_is_checked_on_random_ones(export: Export, folder:
         moved.rename(folder / "images")
     assert written.checked.startswith("64 random images against the network itself, as ")
     assert written.check["model.pt2"].compared > 0
+
+
+def test_a_layer_that_is_stored_as_float16_is_checked_against_its_network(probed: Run, tmp_path: Path) -> None:
+    run = Run(Path(shutil.copytree(probed.folder.parent, tmp_path / "cache")) / probed.name)
+    half = ProbeRequest(layers=("c1",), splits=("test",), ks=(1,), device="cpu", workers=0, epochs="1", store="float16")
+    probe(run, half, Silent())
+    for formats, checked in ((("npz",), "25 test images against"), (("pt2",), "64 random images against the network")):
+        request = ExportRequest(tmp_path / formats[0], formats, layer="c1")
+        written = export_run(layer_to_export(run, request, Silent()), request, Silent())
+        assert written.checked.startswith(checked)
+    assert "as the probe's features are stored as float16" in written.checked
 
 
 def test_a_file_that_differs_is_not_exported(export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
