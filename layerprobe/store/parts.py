@@ -150,18 +150,24 @@ class _State:
     Args:
         layers: that were made from the key, in any of its files.
         usable: number of a range -> the wanted layers that are intact there.
+        rows: number of a range -> its rows, of files that were made from the key.
         complete: whether every range of the split has all the layers.
     """
 
     group: LayerGroup
     layers: frozenset[LayerKey]
     usable: Mapping[int, frozenset[LayerKey]]
+    rows: Mapping[int, range]
     complete: bool
 
     @property
     def stored(self) -> frozenset[LayerKey]:
         """The wanted layers that are intact in every file."""
         return self.layers.intersection(*self.usable.values()) if self.complete else frozenset()
+
+    def has_ranges(self, ranges: Sequence[range]) -> bool:
+        """Whether its files are those of these ranges of rows, as far as there are any."""
+        return self.group.count == len(ranges) and all(ranges[number] == rows for number, rows in self.rows.items())
 
 
 def plan_parts(  # noqa: PLR0913 - what is wanted, and what is known of the files
@@ -186,7 +192,7 @@ def plan_parts(  # noqa: PLR0913 - what is wanted, and what is known of the file
     stale: list[LayerGroup] = []
     for group in groups:
         state = _state(group, key, wanted, intact, head_of)
-        replaceable = state.layers <= wanted and _has_ranges(group, ranges, head_of)
+        replaceable = state.layers <= wanted and state.has_ranges(ranges)
         if state.complete and (state.stored >= state.layers & wanted or not replaceable):
             stored |= state.stored
         elif state.layers and replaceable:
@@ -214,27 +220,16 @@ def _state(
     intact: Callable[[Path, frozenset[LayerKey]], Iterable[LayerKey]],
     head_of: ReadHead,
 ) -> _State:
-    layers: dict[int, frozenset[LayerKey]] = {}
+    heads: dict[int, FeatureHead] = {}
     for number, file in group.files.items():
-        layers[number] = frozenset()
         with stale_passed():
-            layers[number] = frozenset(head_of(file).made_from(key))
+            heads[number] = head_of(file)
+    layers = {number: frozenset(head.made_from(key)) for number, head in heads.items()}
     usable = {number: frozenset(intact(group.files[number], has & wanted)) for number, has in layers.items() if has}
+    rows = {number: heads[number].part for number in usable}
     any_layers = frozenset[LayerKey]().union(*layers.values())
-    complete = bool(any_layers) and group.is_whole and {*layers.values()} == {any_layers}
-    complete = complete and _has_all_rows([head_of(file).part for file in group.files.values()])
-    return _State(group, any_layers, usable, complete)
-
-
-def _has_ranges(group: LayerGroup, ranges: Sequence[range], head_of: ReadHead) -> bool:
-    """Whether a group's readable files have these ranges of rows."""
-    if group.count != len(ranges):
-        return False
-    for number, file in group.files.items():
-        with stale_passed():
-            if head_of(file).part[0] != ranges[number]:
-                return False
-    return True
+    complete = len(usable) == group.count and {*layers.values()} == {any_layers} and _has_all_rows([*rows.values()])
+    return _State(group, any_layers, usable, {number: part for number, (part, _) in rows.items()}, complete)
 
 
 def _file_of(group: LayerGroup, number: int) -> Path:
