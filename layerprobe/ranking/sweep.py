@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -74,13 +75,6 @@ class Targets:
     def __getitem__(self, rows: NDArray[np.intp]) -> Targets:
         return Targets(self.queries.some(rows), self.nearest[rows], self.windows[rows])
 
-    def rounded(self, form: Form, way: Way) -> list[Rounded]:
-        """All queries for a product: whole, and after them their leading directions if these are counted first."""
-        blocks = (
-            self.queries.vectors(rows) for rows in cuts(len(self.nearest), block_rows(self.nearest.device, form.dim))
-        )
-        return Rounded.round_stages(blocks, len(self.nearest), form, way.product, _stages(way))
-
     def thresholds(self, rounded: Rounded, gallery: Rounded, form: Form, product: Product) -> Thresholds:
         """Bounds between which a product leaves the comparison with the nearest positive unclear."""
         margin = self.windows
@@ -93,8 +87,48 @@ def _stages(way: Way) -> list[Leading | None]:
     return [None] if way.leading is None else [None, way.leading]
 
 
+def _round_queries(queries: Chosen, form: Form, way: Way) -> list[Rounded]:
+    """All queries for a product: whole, and after them their leading directions if these are counted first."""
+    count = len(queries.labels)
+    blocks = (queries.vectors(rows) for rows in cuts(count, block_rows(form.origin.device, form.dim)))
+    return Rounded.round_stages(blocks, count, form, way.product, _stages(way))
+
+
+class Counter(Protocol):
+    """What is counted of tiles of a sweep.
+
+    Attributes:
+        queries: whose items are counted, sorted by class.
+        form: of the vectors.
+        way: how similarities are computed.
+    """
+
+    queries: Chosen
+    form: Form
+    way: Way
+
+    def search(self, queries: list[Rounded], gallery: list[Rounded], items: Chosen) -> None:
+        """Take up the stages of a gallery's items: the whole vectors, and their leading directions."""
+
+    def add(
+        self, rows: slice, columns: slice, row_factors: list[Tensor], gallery: Chosen, *, both: bool = False
+    ) -> None:
+        """Count a tile for the queries of its rows.
+
+        Args:
+            rows: (A,) of the queries.
+            columns: (B,) of the gallery.
+            row_factors: each stage's factor for the rows.
+            gallery: of the columns.
+            both: count it for the queries of its columns, too.
+        """
+
+    def finish(self, gallery: Chosen) -> None:
+        """Compute the pairs that waited for items of this gallery."""
+
+
 def count_symmetric(targets: Targets, form: Form, way: Way, share: slice, enough: Tensor | None = None) -> Tensor:
-    """Count among the queries themselves, each pair of tiles once for its rows and once for its columns.
+    """Count among the queries themselves.
 
     Args:
         targets: all items.
@@ -107,20 +141,8 @@ def count_symmetric(targets: Targets, form: Form, way: Way, share: slice, enough
         int64 (3, Q): the fewest and the most negatives that are closer than the nearest positive, and those tied with
         it where the two are equal.
     """
-    stages, labels = targets.rounded(form, way), targets.queries.labels
     counter = _TileCounts(targets, form, way, enough)
-    counter.search(stages, stages, targets.queries)
-    tiles = cuts(len(labels), way.product.tile)
-    pairs = [(i, j) for i in range(len(tiles)) for j in range(i, len(tiles))][share]
-    row_factors, factored_tile = [stage.values for stage in stages], -1
-    for i, j in pairs:
-        rows, columns = tiles[i], tiles[j]
-        if i != factored_tile:
-            if way.fused:  # the list need not hold more than the pairs of some rows, however many items there are
-                counter.finish(targets.queries)
-            row_factors, factored_tile = [stage.swapped(rows) for stage in stages], i
-        counter.add(rows, columns, row_factors, targets.queries, both=i != j)
-    counter.finish(targets.queries)
+    sweep_symmetric(counter, share)
     return counter.counts()
 
 
@@ -128,21 +150,51 @@ def count_blocks(
     targets: Targets, gallery: Iterable[Chosen], form: Form, way: Way, enough: Tensor | None = None
 ) -> Tensor:
     """Count in a gallery that comes in blocks; arguments and result of `count_symmetric`."""
-    stages, labels = targets.rounded(form, way), targets.queries.labels
+    counter = _TileCounts(targets, form, way, enough)
+    sweep_blocks(counter, gallery)
+    return counter.counts()
+
+
+def sweep_symmetric(counter: Counter, share: slice = slice(None)) -> None:
+    """Go through the pairs of the queries, each pair of tiles once for its rows and once for its columns.
+
+    Args:
+        counter: counts them.
+        share: which of the pairs of tiles to take.
+    """
+    queries, way = counter.queries, counter.way
+    stages = _round_queries(queries, counter.form, way)
+    counter.search(stages, stages, queries)
+    tiles = cuts(len(queries.labels), way.product.tile)
+    pairs = [(i, j) for i in range(len(tiles)) for j in range(i, len(tiles))][share]
+    row_factors, factored_tile = [stage.values for stage in stages], -1
+    for i, j in pairs:
+        rows, columns = tiles[i], tiles[j]
+        if i != factored_tile:
+            if way.fused:  # the list need not hold more than the pairs of some rows, however many items there are
+                counter.finish(queries)
+            row_factors, factored_tile = [stage.swapped(rows) for stage in stages], i
+        counter.add(rows, columns, row_factors, queries, both=i != j)
+    counter.finish(queries)
+
+
+def sweep_blocks(counter: Counter, gallery: Iterable[Chosen]) -> None:
+    """Go through the pairs of all queries with a gallery that comes in blocks."""
+    queries, form, way = counter.queries, counter.form, counter.way
+    stages = _round_queries(queries, form, way)
     for stage in stages:
         stage.swap()
-    counter = _TileCounts(targets, form, way, enough)
     for block in gallery:
         vectors = [block.vectors(slice(None))]
-        counter.search(stages, Rounded.round_stages(vectors, len(block.labels), form, way.product, _stages(way)), block)
-        for rows in cuts(len(labels), way.product.tile):
+        rounded = Rounded.round_stages(vectors, len(block.labels), form, way.product, _stages(way))
+        counter.search(stages, rounded, block)
+        for rows in cuts(len(queries.labels), way.product.tile):
             row_factors = [stage.values[rows] for stage in stages]
             for columns in cuts(len(block.labels), way.product.tile):
                 counter.add(rows, columns, row_factors, block)
             if way.fused:
                 counter.finish(block)
         counter.finish(block)
-    return counter.counts()
 
 
 @cache
@@ -165,6 +217,21 @@ def works_in_one_pass(device: torch.device) -> bool:
         return False
 
 
+def similarities_of(queries: Chosen, gallery: Chosen, form: Form, pairs: Tensor) -> tuple[Tensor, Tensor]:
+    """Float64 similarities of few pairs.
+
+    Args:
+        pairs: (2, P) places of queries and of items.
+
+    Returns:
+        (P,) places of queries, sorted, and (P,) their similarities.
+    """
+    (rows, row_places), (items, item_places) = (torch.unique(places, return_inverse=True) for places in pairs)
+    order = row_places.argsort()
+    vectors = queries.vectors(rows.cpu().numpy()), gallery.vectors(items.cpu().numpy())
+    return pairs[0][order], form.of_places(*vectors, row_places[order], item_places[order])
+
+
 class _TileCounts:
     """What tiles have counted so far, and the unclear pairs that wait to be computed in float64.
 
@@ -177,6 +244,7 @@ class _TileCounts:
 
     def __init__(self, targets: Targets, form: Form, way: Way, enough: Tensor | None) -> None:
         self.targets, self.form, self.way, self.enough = targets, form, way, enough
+        self.queries = targets.queries
         self.nearest = targets.nearest.where(targets.nearest.isfinite(), torch.inf)  # nothing reaches a lone query's
         count, device = len(targets.nearest), targets.nearest.device
         # Those of a kernel are int32: they are added up faster.
@@ -205,8 +273,8 @@ class _TileCounts:
         return self.way.exactly and self.form.similarity != "hamming"
 
     def search(self, queries: list[Rounded], gallery: list[Rounded], items: Chosen) -> None:
-        """Take up the stages of a gallery's items: the whole vectors, and their leading directions."""
-        self.queries, self.gallery = queries, gallery
+        """See `Counter`."""
+        self.gallery = gallery
         if self.way.fused:
             itself = items is self.targets.queries
             self.item_labels = self.labels if itself else torch.from_numpy(items.labels).to(self.labels.device)
@@ -230,15 +298,7 @@ class _TileCounts:
     def add(
         self, rows: slice, columns: slice, row_factors: list[Tensor], gallery: Chosen, *, both: bool = False
     ) -> None:
-        """Count a tile for the queries of its rows.
-
-        Args:
-            rows: (A,) of the queries.
-            columns: (B,) of the gallery.
-            row_factors: each stage's factor for the rows.
-            gallery: of the columns.
-            both: count it for the queries of its columns, too.
-        """
+        """See `Counter`."""
         labels = self.targets.queries.labels[rows], gallery.labels[columns]
         if of_one_class(*labels):
             return
@@ -392,7 +452,7 @@ class _TileCounts:
             self.finish(gallery)
 
     def finish(self, gallery: Chosen) -> None:
-        """Compute the pairs that waited for items of this gallery."""
+        """See `Counter`."""
         if self.way.fused and self.lists:
             number = int(self.between)
             self.too_many |= number > self.pairs.shape[1]
@@ -409,11 +469,7 @@ class _TileCounts:
                 exact = self.form.of_pairs(self.targets.queries.vectors(pairs[0]), gallery.vectors(pairs[1]))
                 self._count(pairs[0], exact[:, None])
                 continue
-            queries, items = (torch.unique(places, return_inverse=True) for places in pairs)
-            order = queries[1].argsort()
-            mine = pairs[0][order]
-            vectors = self.targets.queries.vectors(queries[0].cpu().numpy()), gallery.vectors(items[0].cpu().numpy())
-            exact = self.form.of_places(*vectors, queries[1][order], items[1][order])
+            mine, exact = similarities_of(self.queries, gallery, self.form, pairs)
             self._count(mine, exact[:, None])
 
     def counts(self) -> Tensor:
