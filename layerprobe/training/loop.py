@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,6 +25,10 @@ from layerprobe.nets.net import Net
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.system.transfers import fetch, send
 from layerprobe.training.schedule import Schedule
+from layerprobe.training.sharing import Sharing
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 def build_optimizer(  # noqa: PLR0913 - the options of a recipe's optimiser
@@ -227,6 +231,8 @@ class Trainer:
         self.targets = torch.from_numpy(targets.astype(np.int64))
         # The workers are given the next epoch's while the present one is trained.
         self._batches = functools.lru_cache(maxsize=2)(plan.batches)
+        self._sharing: Sharing | None = None
+        self.equalised: list[int] = []  # epochs after which processes had another loss than the first one
         self.epoch = 0
         self.iteration = 0
         self._groups = _parameter_groups(net, loss, plan)
@@ -259,6 +265,18 @@ class Trainer:
         """The learning rate of each group, which the optimizer sets where a group has none."""
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
+    def share(self, group: ProcessGroup | None) -> None:
+        """Train with the other processes of a group from now on, from the weights and the state of its first one.
+
+        Each computes an equal part of every batch, and all take the same steps; None: this process alone.
+        """
+        self._sharing = None if group is None else Sharing(self.net.module, group)
+        if self._sharing is not None:
+            self._sharing.equalise([*self.net.module.state_dict().values(), *self.loss.state_dict().values()])
+            state = self._sharing.state_of_first(self.state(), self.device)
+            if self._sharing.rank:
+                self.load_state(state)
+
     def epochs(self, *, after_step: Callable[[float], bool] = lambda loss: True) -> Iterator[EpochResult]:  # noqa: ARG005 - the default goes on whatever the loss
         """Train the epochs that are left.
 
@@ -268,7 +286,8 @@ class Trainer:
         epochs = range(self.epoch + 1, self.plan.epochs + 1)
         if not epochs:
             return
-        plan, batches = self.plan, ((epoch, indices) for epoch in epochs for indices in self._batches(epoch))
+        plan, part = self.plan, self._sharing.part if self._sharing else lambda indices: indices
+        batches = ((epoch, part(indices)) for epoch in epochs for indices in self._batches(epoch))
         workers = min(plan.workers, plan.batches_per_epoch)
         loading = load_batches(self.split, batches, seed=plan.seed, augment=plan.augment, workers=workers)
         with contextlib.closing(loading) as loaded:
@@ -277,6 +296,7 @@ class Trainer:
                 if result is None:
                     return
                 self._require_finite_weights(epoch)
+                self._equalise_loss()
                 self.epoch = epoch
                 yield result
 
@@ -288,11 +308,12 @@ class Trainer:
         losses, idle, started = [], 0, time.perf_counter()
         self.net.module.train()
         self.loss.train()
-        for loss, is_idle in self._steps(epoch, loaded):
-            losses.append(loss)
-            idle += is_idle
-            if not after_step(loss):
-                return None
+        with self._sharing.whole_batch() if self._sharing else contextlib.nullcontext():
+            for loss, is_idle in self._steps(epoch, loaded):
+                losses.append(loss)
+                idle += is_idle
+                if not after_step(loss):
+                    return None
         rate = self._base_rates[0] * self.plan.schedule.rate(self.iteration - 1)
         images = sum(map(len, self._batches(epoch)))
         return EpochResult(epoch, float(np.mean(losses)), rate, images, time.perf_counter() - started, idle)
@@ -304,7 +325,8 @@ class Trainer:
         has been launched, so that the GPU is never waited for.
         """
         batches, unread, losses = self._batches(epoch), deque[_Unread](), list[Tensor]()
-        for number, (pixels, indices) in enumerate(loaded):
+        for number, (pixels, _) in enumerate(loaded):  # of this process's part of the batch
+            indices = batches[number]
             first_of_step = number - number % self.plan.accumulate
             together = batches[first_of_step : first_of_step + self.plan.accumulate]  # of one step
             if number == first_of_step:
@@ -324,12 +346,19 @@ class Trainer:
         yield from map(self._read, unread)
 
     def _backward(self, pixels: Tensor, indices: NDArray[np.int64], batches: int) -> Tensor:
-        """Add a batch's share of the gradient; returns its loss."""
+        """Add a batch's share of the gradient; returns its loss.
+
+        Args:
+            pixels: of its images; with other processes, of this one's part.
+            indices: (B,) of its images.
+        """
         labels = send(self.targets[torch.from_numpy(indices)], self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.plan.bfloat16):
-            embeddings = self.net.module(self.normalise(send(pixels, self.device)))
+            network = self._sharing.network if self._sharing else self.net.module
+            embeddings = network(self.normalise(send(pixels, self.device)))
+        embeddings = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
         try:
-            loss = self.loss(embeddings.float(), labels)
+            loss = self.loss(self._sharing.gather(embeddings) if self._sharing else embeddings, labels)
         except ValueError as error:
             raise RecipeError(f"[loss]: {error}", fix="Choose another train.sampler or train.batch_size") from error
         (loss / batches if batches > 1 else loss).backward()
@@ -411,6 +440,15 @@ class Trainer:
             self.net.module.requires_grad_(True).train()
             if schedule.warmup_by == "new_layers":
                 self.optimizer.state.clear()
+
+    def _equalise_loss(self) -> None:
+        """Give every process what the first one's loss has learnt, where sums on a GPU had another order."""
+        if self._sharing is None:
+            return
+        moments = [self.optimizer.state.get(parameter, {}).values() for parameter in self.loss.parameters()]
+        tensors = [value for values in moments for value in values if isinstance(value, Tensor)]
+        if self._sharing.equalise([*self.loss.state_dict().values(), *tensors]):
+            self.equalised.append(self.epoch + 1)
 
     def _require_finite_weights(self, epoch: int) -> None:
         for name, tensor in [*self.net.module.state_dict().items(), *self.loss.state_dict().items()]:

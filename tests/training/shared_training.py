@@ -1,0 +1,72 @@
+"""A small training of every loss in float64, by one process or by several: a program for tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from layerprobe.data.loading import class_batches
+from layerprobe.data.splits import Image, Split
+from layerprobe.losses.loss import loss as build_loss
+from layerprobe.nets.net import Net
+from layerprobe.registry import LOSSES
+from layerprobe.training.loop import Plan, Trainer
+from layerprobe.training.schedule import Schedule
+
+LABELS = np.repeat(np.arange(8), 4)
+PIXELS = np.random.default_rng(0).integers(0, 256, (len(LABELS), 4, 4, 3), np.uint8)
+OPTIONS: dict[str, dict[str, Any]] = {"cross_batch_memory": {"warmup": 1, "size": 20}, "prototypical": {"support": 1}}
+SCHEDULES = {
+    "smooth_triplet": Schedule(warmup=2, warmup_by="freeze"),
+    "softmax": Schedule(warmup=2, warmup_by="new_layers"),
+}
+PLAN = Plan(
+    epochs=2,
+    batches=lambda epoch: class_batches(LABELS, batch_size=12, images_per_class=2, seed=0, epoch=epoch),
+    batches_per_epoch=2,
+    images_per_batch=12,
+    schedule=Schedule(),
+    clip_gradient=1.0,
+)
+
+
+def image(index: int) -> Image:
+    pixels: Image = PIXELS[index]
+    return pixels
+
+
+def normalise(pixels: Tensor) -> Tensor:
+    return pixels.permute(0, 3, 1, 2).double() / 255
+
+
+def network() -> Net:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = nn.Sequential(
+            nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout2d(0.1), nn.Flatten(),
+            nn.Linear(24, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 5),
+        )  # fmt: skip
+        module.unused = nn.Linear(2, 2)  # no embedding depends on it
+        module.forward = lambda images: nn.Sequential.forward(module[:9], images)  # type: ignore[method-assign, no-untyped-call] # without it
+    return Net(module.double(), {}, 5, frozenset({"8.weight", "8.bias"}))
+
+
+def trainings(group: ProcessGroup | None) -> dict[str, tuple[list[float], dict[str, Tensor]]]:
+    """Of each loss: the loss after every batch, and the weights at the end."""
+    results = {}
+    for name in LOSSES:
+        loss = build_loss(name, 5, 8, **OPTIONS.get(name, {})).double()
+        plan = replace(PLAN, schedule=SCHEDULES.get(name, PLAN.schedule), accumulate=2 if name == "triplet" else 1)
+        split = Split("train", LABELS, tuple(map(str, range(len(LABELS)))), image)
+        trainer, losses = Trainer(network(), loss, split, normalise, plan), list[float]()
+        trainer.share(group)
+        for _ in trainer.epochs(after_step=lambda value, losses=losses: losses.append(value) or True):  # type: ignore[misc] # append gives None
+            pass
+        state = {f"net.{key}": value for key, value in trainer.net.module.state_dict().items()}
+        results[name] = losses, state | {f"loss.{key}": value for key, value in loss.state_dict().items()}
+    return results
