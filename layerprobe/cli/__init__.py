@@ -28,6 +28,7 @@ from layerprobe.cli.output import show_error
 from layerprobe.cli.streams import prepare_streams
 from layerprobe.system.errors import Bug, DataError, EnvironmentFault, InterruptedRun, LayerprobeError
 from layerprobe.system.files import disk_fault
+from layerprobe.system.launch import Launch, started
 from layerprobe.system.memory import FIX, is_out_of_memory, keep_freed_memory
 
 _HELP = "Which layer of an embedding network generalises? Train, probe every layer, compare train and test recall."
@@ -49,6 +50,7 @@ _MODULES = {
     "data": ("data",),
     "cache": ("cache",),
 }
+_SHARED = ("train", "probe")  # what the processes of torchrun do together
 # typer carries click inside or beside itself, by version; its public BadParameter is a usage error in both.
 _UsageError = typer.BadParameter.__mro__[1]
 
@@ -89,15 +91,23 @@ def main() -> NoReturn:
     keep_freed_memory()
     words = sys.argv[1:] or ["--help"]
     debug, as_json = "--debug" in words, "--json" in words
+    launch = Launch()
     try:
+        launch = started(os.environ)
+        launch.begin(lambda fault: show_error(fault, as_json=as_json))
         _require_working_directory()
-        code = _run(words)
+        if launch.rank:
+            launch.serve()
+        code = _run(words, launch)
     except (Exception, KeyboardInterrupt) as error:  # the one place where every fault ends
         if debug:
             traceback.print_exc()
-        fault = _as_fault(error, words)
+        fault = launch.cause(error) or _as_fault(error, words)
+        if launch.rank:
+            launch.wait_for_end(None if launch.lost(error) else fault)
         show_error(fault, as_json=as_json)
         code = fault.exit_code
+    launch.end(code)
     sys.exit(code)
 
 
@@ -109,15 +119,17 @@ def _require_working_directory() -> None:
         raise DataError("the working directory is gone", fix="Change to another one") from error
 
 
-def _run(words: Sequence[str]) -> int:
+def _run(words: Sequence[str], launch: Launch) -> int:
     """Run the command that the words name and return its exit code."""
+    if launch.is_shared and not words[0].startswith("-") and words[0] not in _SHARED:
+        raise LayerprobeError("only train and probe run under torchrun", file=words[0], fix="Start it without torchrun")
     app = command_line(words[0])
     command, depth = _find(app, words)
     if command is None:
         # The list of commands, shell completion, or the error that there is no such command.
         return app(args=words, prog_name="layerprobe", standalone_mode=False) or 0
     try:
-        with command.make_context(" ".join(["layerprobe", *words[:depth]]), [*words[depth:]]) as context:
+        with command.make_context(" ".join(["layerprobe", *words[:depth]]), [*words[depth:]], obj=launch) as context:
             command.invoke(context)
     except typer.Exit as ended:
         return ended.exit_code

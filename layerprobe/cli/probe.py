@@ -11,6 +11,7 @@ import typer
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, DryRun, Format, ModelOptions, Output, RunName, Unseen
 from layerprobe.cli.output import Terminal, error_values, show_error
 from layerprobe.cli.requests import with_options
+from layerprobe.system.launch import Launch
 from layerprobe.system.options import Flag
 from layerprobe.workflow.probe.request import ProbeRequest
 
@@ -27,6 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def probe(
     *,
+    context: typer.Context,
     name: RunName = None,
     model: ModelOptions,
     unseen: Unseen = False,
@@ -46,7 +48,7 @@ def probe(
     """
     from layerprobe.workflow.run.runs import find_run, require_free
 
-    terminal = output.terminal(form)
+    terminal, request = output.terminal(form), replace(request, launch=context.ensure_object(Launch))
     frozen: FrozenRequest | None = None
     if model.model is None or name is not None:
         model.require_absent()

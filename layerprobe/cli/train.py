@@ -10,6 +10,7 @@ import typer
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, DryRun, Output
 from layerprobe.cli.requests import with_options
 from layerprobe.recipe.overrides import Overrides
+from layerprobe.system.launch import Launch
 from layerprobe.system.options import RunModel
 from layerprobe.workflow.train.request import TrainRequest
 
@@ -21,6 +22,7 @@ def register(app: typer.Typer) -> None:
 
 def train(
     *,
+    context: typer.Context,
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's name, or a .toml file.")],
     overrides: Overrides,
     request: partial[TrainRequest],
@@ -44,7 +46,8 @@ def train(
     if overrides.flags("train", ("learning_rate",)):
         for text in rates_apart(loaded):
             terminal.say(f"note: {text}")
-    training = request(recipe=loaded, overridden=bool(overrides) and is_changed(recipe, loaded), cache=cache)
+    overridden = bool(overrides) and is_changed(recipe, loaded)
+    training = request(recipe=loaded, overridden=overridden, cache=cache, launch=context.ensure_object(Launch))
     if dry_run:
         terminal.estimate(training.target().name, estimate_training(training))
         return

@@ -198,13 +198,14 @@ def load_batches(
 
 
 def plain_batches(
-    split: Split, *, batch_size: int, workers: int, rows: range | None = None
+    split: Split, *, batch_size: int, workers: int, rows: range | None = None, share: slice = slice(None)
 ) -> Generator[Tensor, None, None]:
     """Images in order, in their test view, not augmented; the last batch may be smaller.
 
     Args:
         batch_size: at least 1.
         rows: of the images; None for all.
+        share: which of the batches are given.
 
     Yields:
         uint8 (B, H, W, 3) in main memory.
@@ -216,7 +217,7 @@ def plain_batches(
         np.arange(start, min(start + batch_size, rows.stop), dtype=np.int64)
         for start in range(rows.start, rows.stop, batch_size)
     ]
-    return batches_of(split, batches, workers=workers)
+    return batches_of(split, batches[share], workers=workers)
 
 
 def batches_of(split: Split, batches: Sequence[Indices], *, workers: int) -> Generator[Tensor, None, None]:

@@ -21,6 +21,7 @@ from layerprobe.values.scores import Recall, Score, Subject, is_recall, recall_o
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
     from layerprobe.ranking.items import Table
 
@@ -100,6 +101,7 @@ def rank(  # noqa: PLR0913 - the items, the exactness and the memory
     previous_ranks: Ranks | None = None,
     memory: int | None = None,
     rules: SearchRules | None = None,
+    group: ProcessGroup | None = None,
 ) -> Ranks:
     """Rank of each query's nearest same-class item, among the other queries or in a gallery of its own.
 
@@ -108,6 +110,7 @@ def rank(  # noqa: PLR0913 - the items, the exactness and the memory
         ks: K of Recall@K for which the counts must be exact; None for all counts.
         memory: bytes that the search may take.
         rules: which items are right, or taken out, where the class does not say; None: the classes alone.
+        group: processes that share the work; each calls this with the same arguments.
     """
     return nearest_positive_ranks(
         queries.values,
@@ -116,6 +119,7 @@ def rank(  # noqa: PLR0913 - the items, the exactness and the memory
         resolve="all" if ks is None else ks,
         previous_ranks=previous_ranks,
         memory=memory,
+        group=group,
     )
 
 

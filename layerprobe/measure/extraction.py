@@ -19,6 +19,8 @@ from layerprobe.values.layers import LayerKey
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+    from torch import distributed as dist
+    from torch.distributed import ProcessGroup
 
 Arrays = dict[LayerKey, NDArray[np.float32]]
 # Images in a batch where nobody else makes them. Recorded with the features, since it may change their last bits; large
@@ -57,6 +59,50 @@ def extract(
         if len(launched) > behind:
             yield launched.popleft()()
     yield from (arrays() for arrays in launched)
+
+
+def send_batches(batches: Iterable[Arrays], group: ProcessGroup | None) -> None:
+    """Send batches to the first process of a group, which reads them by `gather_batches`."""
+    import torch
+    import torch.distributed as dist
+
+    sent: deque[tuple[dist.Work | None, Tensor]] = deque()
+    for arrays in batches:
+        numbers = torch.from_numpy(np.concatenate([values.ravel() for values in arrays.values()]))
+        sent.append((dist.isend(numbers, 0, group=group), numbers))
+        if len(sent) > 1:  # the next is computed meanwhile
+            _wait(sent.popleft()[0])
+    for work, _ in sent:
+        _wait(work)
+
+
+def _wait(work: dist.Work | None) -> None:
+    if work is not None:  # of a process outside the group
+        work.wait()
+
+
+def gather_batches(
+    batches: Iterator[Arrays], dims: Mapping[LayerKey, int], rows: int, group: ProcessGroup | None
+) -> Iterator[Arrays]:
+    """All batches of some rows in their order, of which the processes of a group extract one in turn.
+
+    Args:
+        batches: those of this process, the first one.
+        dims: D of each layer, in the order of `batches`.
+    """
+    import torch
+    import torch.distributed as dist
+
+    size = 1 if group is None else group.size()
+    for number, start in enumerate(range(0, rows, BATCH_SIZE)):
+        if number % size == 0:
+            yield next(batches)
+        else:
+            count = min(BATCH_SIZE, rows - start)
+            numbers = torch.empty(count * sum(dims.values()))
+            dist.recv(numbers, number % size, group=group)
+            parts = numbers.split([count * dim for dim in dims.values()])
+            yield {key: part.view(count, -1).numpy() for key, part in zip(dims, parts, strict=True)}
 
 
 def copy_to_host(features: Mapping[LayerKey, Tensor]) -> Callable[[], Arrays]:

@@ -88,6 +88,10 @@ class Recipe:
     found_at: str | None = None
     own_input: OwnInput | None = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Sections are of classes made from the options of networks, losses and data sets: a process makes its own.
+        return (_resolved_again, (self.name, self.as_dict(), self.found_at, self.own_input))
+
     @property
     def network(self) -> str:
         """The network's name, by which it can be built here."""
@@ -153,6 +157,11 @@ class Recipe:
                 if before.get(key) != after.get(key) and (section, key) not in NOT_DECIDING:
                     changes.append(Change(section, key, before.get(key), after.get(key)))
         return changes
+
+
+def _resolved_again(name: str, sections: Mapping[str, Any], found_at: str | None, own_input: OwnInput | None) -> Recipe:
+    recipe = resolve(name, sections, source=name, own_size=False)
+    return replace(recipe, found_at=found_at, own_input=own_input)
 
 
 def load_recipe(reference: str, overrides: Overrides | None = None, model: str | None = None) -> Recipe:

@@ -153,6 +153,7 @@ class RunRecord:
         weights_files: one for each epoch of a run that wrote no checkpoints, by epoch.
         untrained: whether epoch 0 is the network before training.
         request: hash of the call of `probe --model` that last gave this recipe, and of the recipe.
+        processes: (epoch, number) of those that trained from this epoch on, where it was not one from the first on.
         touched: when run.json was written, in ISO 8601.
         others: fields that a later version wrote.
     """
@@ -185,6 +186,7 @@ class RunRecord:
     untrained: _Flag = Field(default=True, description="true or false")
     from_python: _Flag = Field(default=False, description="true or false")
     request: _Text = Field(default="", description="text")
+    processes: tuple[tuple[_Whole, _Whole], ...] = Field(default=(), description="pairs of an epoch and a number")
     touched: _Text = Field(default="", description="a time")
     others: Mapping[str, Any] = Field(default_factory=dict)
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import InapplicableReduction, Scored
 from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.system.errors import NotFiniteError
+from layerprobe.system.launch import Launch
 from layerprobe.system.progress import Listener, Stop, Task, stoppable
 from layerprobe.taps import execution_order, member_taps, skipped_pool_lines
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.records import RecordedNetwork
+from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, ScoreTable, in_network_order, read_scores
 from layerprobe.workflow.probe.classifiers import (
     drop_accuracy,
@@ -45,6 +51,7 @@ from layerprobe.workflow.run.runs import Run, locked, require_kept
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
 OTHER_IMAGES = "Restore them, or train a new run"
 _STOPPED = "probing stopped; stored results are complete, the same command resumes"
@@ -60,6 +67,10 @@ class Probing:
     scorer: Scorer
     table: ScoreTable
     network: RecordedNetwork
+    launch: Launch = field(default_factory=Launch)
+
+
+Prepare = Callable[[Run, ProbeRequest], Probing]
 
 
 def prepare(
@@ -82,10 +93,11 @@ def prepare(
     return Probing(
         selection,
         features,
-        RunExtractor(features, opened, opened),
-        Scorer(searches, selection.measures),
+        RunExtractor(features, opened, opened, partial(_extract_together, run, request)),
+        Scorer(searches, selection.measures, partial(rank_together, prepare, run, request)),
         read_score_table(opened, features, selection),
         network,
+        request.launch,
     )
 
 
@@ -194,7 +206,7 @@ def measure(
             _drop_stale(probing, epoch, listener)
             for item in items:
                 if item.taps:
-                    probing.extractor.extract(item, lambda batches: _advance(batches, extraction, stop))
+                    probing.extractor.extract(item, lambda batches: _advance(batches, extraction, stop, probing.launch))
             layers: list[dict[str, Scored]] = []
             # What is ranked is stored, however the scoring ends.
             with contextlib.closing(scorer.score_epoch(epoch, selection.splits, selection.ranked)) as scored_layers:
@@ -234,10 +246,45 @@ def _count_images(probing: Probing, missing: Sequence[Missing], listener: Listen
     return images
 
 
-def _advance(batches: Iterable[Tensor], task: Task, stop: Stop) -> Iterator[Tensor]:
+def _advance(batches: Iterable[Tensor], task: Task, stop: Stop, launch: Launch) -> Iterator[Tensor]:
     for batch in stop.between(batches, _STOPPED):
         yield batch
-        task.advance(len(batch))
+        task.advance(len(batch) + launch.images_elsewhere())
+
+
+def _extract_together(run: Run, request: ProbeRequest, missing: Missing) -> None:
+    """Have the other processes of a launch extract their part of missing features."""
+    request.launch.call(_extract, run, request, missing)
+
+
+def rank_together(  # noqa: PLR0913 - the run, and what of it is ranked
+    prepare_probing: Prepare,
+    run: Run,
+    request: ProbeRequest,
+    epoch: int,
+    split: str,
+    ranked: RankedLayer,
+    previous: Ranks | None,
+) -> ProcessGroup | None:
+    """Have the other processes of a launch rank a layer with this one; their group, or None for this one alone."""
+    request.launch.call(_rank, prepare_probing, run, request, epoch, split, ranked, previous)
+    return request.launch.group
+
+
+def _extract(launch: Launch, run: Run, request: ProbeRequest, missing: Missing) -> None:
+    prepared(prepare, run, replace(request, launch=launch)).extractor.extract(missing, launch.counted)
+
+
+def _rank(launch: Launch, prepare_probing: Prepare, run: Run, request: ProbeRequest, *layer: Any) -> None:
+    scorer = prepared(prepare_probing, run, replace(request, launch=launch)).scorer
+    with contextlib.suppress(NotFiniteError):  # the first process makes it a note
+        scorer.rank_layer(*layer)
+
+
+@functools.lru_cache(maxsize=1)
+def prepared(prepare_probing: Prepare, run: Run, request: ProbeRequest) -> Probing:
+    """In another process than the first: what measuring a run takes, prepared once for all layers and epochs."""
+    return prepare_probing(run, request)
 
 
 def _drop_stale(probing: Probing, epoch: int, listener: Listener) -> None:
@@ -276,7 +323,7 @@ def probe(
             stop.raise_if_asked(_STOPPED)
         if any(probing.extractor.images(item) for items in missing.values() for item in items):
             probing.extractor.decode()
-        with stoppable() as stop:
+        with request.launch.causes_told(), stoppable() as stop:
             scores = measure(probing, missing, listener, stop)
     require_measured(run, [epoch for epoch in epochs if epoch not in missing], scores)
     return scores

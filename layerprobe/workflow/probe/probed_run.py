@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from layerprobe import store
 from layerprobe.data.splits import Dataset, contents_sha256
-from layerprobe.measure.extraction import BATCH_SIZE, extract
+from layerprobe.measure.extraction import BATCH_SIZE, extract, gather_batches, send_batches
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.system.errors import DataError
@@ -155,11 +155,13 @@ class RunExtractor:
 
     Args:
         images_of: the run whose decoded images are read: this one, or the ensemble that it is of.
+        share: has the other processes of the launch extract the same features, each its part.
     """
 
     features: RunFeatures
     opened: ProbedRun
     images_of: ProbedRun
+    share: Callable[[Missing], None]
     _loaded: int | None = field(default=None, init=False)
 
     def images(self, missing: Missing) -> int:
@@ -171,9 +173,17 @@ class RunExtractor:
         _ = self.images_of.decoded
 
     def extract(self, missing: Missing, tell: Tell) -> None:
-        """Run the network on the split's images and store the outputs of the taps."""
+        """Run the network on the split's images and store the outputs of the taps.
+
+        The processes of a launch write whole files in turn; of few files each extracts batches in turn, which the first
+        process writes.
+        """
         from layerprobe.data.loading import plain_batches
 
+        launch, parts = self.opened.request.launch, missing.plan.parts
+        if not launch.rank:
+            missing.plan.remove_stale()
+        self.share(missing)
         dataset = self.images_of.decoded
         split = dataset.splits[missing.split]
         # The features were looked for by the images' hashes, before these were decoded.
@@ -185,10 +195,17 @@ class RunExtractor:
             self._loaded = missing.epoch
         workers = from_recipe.choose_workers(self.opened.request.workers, device)
         normalise = from_recipe.build_normalise(self.opened.recipe, net.channels)
-        missing.plan.remove_stale()
-        for part in missing.plan.parts:
-            taps = missing.taps_of(part)
-            pixels = tell(plain_batches(split, batch_size=BATCH_SIZE, workers=workers, rows=part.rows))
+        in_turn, whole = slice(launch.rank, None, launch.size), len(parts) >= launch.size
+        for part in parts[in_turn] if whole else parts:
+            taps, share = missing.taps_of(part), slice(None) if whole else in_turn
+            pixels = tell(plain_batches(split, batch_size=BATCH_SIZE, workers=workers, rows=part.rows, share=share))
             batches = extract(net.module, taps, pixels, normalise, device=device)
             columns = store.Columns({tap.key: tap.dim for tap in taps}, device=str(device), batch_size=BATCH_SIZE)
-            self.features.write(missing, part, columns, batches)
+            if whole:
+                self.features.write(missing, part, columns, batches)
+            elif launch.rank:
+                send_batches(batches, launch.group)
+            else:
+                gathered = gather_batches(batches, columns.dims, len(part.rows), launch.group)
+                self.features.write(missing, part, columns, gathered)
+        launch.wait()

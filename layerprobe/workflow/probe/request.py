@@ -1,10 +1,11 @@
 """What `layerprobe probe` is asked for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from layerprobe.registry import METRICS
 from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.system.launch import Launch
 from layerprobe.system.naming import require_device_name
 from layerprobe.system.options import Cluster, Device, Flag, Workers, byte_count, split_ks, split_names
 from layerprobe.values.epochs import require_epochs
@@ -23,6 +24,7 @@ class ProbeRequest:
         memory: bytes that a ranking may allocate; None for no limit.
         store: None for the type in which features of the epoch are stored, or float32.
         model: the run's network as the user names it, as for `Recipe.at`; None where the user names none.
+        launch: the processes that extract and rank together.
     """
 
     layers: Annotated[
@@ -69,6 +71,7 @@ class ProbeRequest:
     device: Device = "auto"
     workers: Workers = None
     model: str | None = None
+    launch: Launch = field(default_factory=Launch, compare=False)
 
     def __post_init__(self) -> None:
         from layerprobe.values.scores import SPLITS

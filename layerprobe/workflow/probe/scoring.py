@@ -49,6 +49,7 @@ from layerprobe.workflow.run.runs import Run
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed import ProcessGroup
 
     RankEntries = dict[RankedLayer, store.RankEntry]
 
@@ -188,10 +189,16 @@ def searches_of_run(features: RunFeatures, recipe: Recipe, device: Callable[[], 
 
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """Scores layers from the features of their searches."""
+    """Scores layers from the features of their searches.
+
+    Args:
+        share: of an epoch, split, layer and its stored ranks: the processes that are to rank it with this one, which
+            now begin; None for this process alone.
+    """
 
     searches: Searches
     measures: Measures
+    share: Callable[[int, str, RankedLayer, Ranks | None], ProcessGroup | None] = lambda *_: None
 
     def layers_to_read(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> set[LayerKey]:
         """The layers for which stored ranks do not suffice."""
@@ -263,24 +270,29 @@ class Scorer:
         """A stored entry that is valid for the requested K, or a new one."""
         if entry and self._holds(entry):
             return entry
-        epoch, split, ranked, memory = subject.epoch, subject.split, subject.ranked, self.measures.memory
         ranks, invalid = None, ""
         try:
-            with self.searches.reduced.opened(epoch, split, ranked, memory) as (queries, gallery):
-                # Every count of a small gallery: a further K costs nothing then.
-                is_small = len((gallery or queries).labels) < RESOLVE_ALL_BELOW
-                ranks = rank(
-                    queries,
-                    gallery,
-                    ranked.similarity,
-                    ks=None if is_small else self.measures.exact,
-                    previous_ranks=entry.ranks if entry else None,
-                    memory=memory,
-                    rules=self.searches.rules(split),
-                )
+            ranks = self.rank_layer(subject.epoch, subject.split, subject.ranked, entry.ranks if entry else None)
         except NotFiniteError as error:  # in these features, or in those that a reduction is fitted on
             invalid = f"NaN ({error.rows} rows)"
         return store.RankEntry(key, ranks, invalid, values=entry.values if entry and ranks else {})
+
+    def rank_layer(self, epoch: int, split: str, ranked: RankedLayer, previous_ranks: Ranks | None) -> Ranks:
+        """The ranks of a layer, from those that are stored for other K, if any."""
+        memory = self.measures.memory
+        with self.searches.reduced.opened(epoch, split, ranked, memory) as (queries, gallery):
+            # Every count of a small gallery: a further K costs nothing then.
+            is_small = len((gallery or queries).labels) < RESOLVE_ALL_BELOW
+            return rank(
+                queries,
+                gallery,
+                ranked.similarity,
+                ks=None if is_small else self.measures.exact,
+                previous_ranks=previous_ranks,
+                memory=memory,
+                rules=self.searches.rules(split),
+                group=self.share(epoch, split, ranked, previous_ranks),
+            )
 
     def _holds(self, entry: store.RankEntry) -> bool:
         """Whether stored ranks are exact for the requested K, or there are none to be had."""

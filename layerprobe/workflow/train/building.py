@@ -201,8 +201,12 @@ def _build_trainer(request: TrainRequest, dataset: Dataset, net: Net, loss: Loss
     return Trainer(net, loss, split, from_recipe.build_normalise(recipe, net.channels), plan, targets)
 
 
-def with_decoded_images(built: Built, request: TrainRequest, listener: Listener) -> Built:
-    """The same parts with images that are decoded once and kept on disk, where that is worth it."""
+def with_decoded_images(built: Built, request: TrainRequest, listener: Listener | None = None) -> Built:
+    """The same parts with images that are decoded once and kept on disk, where that is worth it.
+
+    Args:
+        listener: None: those that are kept are used, and none is decoded.
+    """
     decoding = Decoding(request.cache, listener, request.workers, in_process=built.trainer.plan.workers == 0)
     dataset = from_recipe.build_dataset(request.recipe, decoding, built.loaded)
     trainer = _build_trainer(request, dataset, built.trainer.net, built.trainer.loss)

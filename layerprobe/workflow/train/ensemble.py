@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from layerprobe import store
 from layerprobe.data.splits import Dataset
 from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.launch import Launch
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Tap
 from layerprobe.values.costs import Estimate
@@ -115,13 +116,19 @@ def prepare_ensemble(
     opened.keep_forwards()
     request = drop_accuracy(request, recipe, lambda: _NO_CLASSIFIER, listener)
     dataset = opened.dataset
-    members = []
+    members: list[Member] = []
     for name in opened.record.members:
         if not named_run(run.folder.parent, name).exists():
             raise DataError("no such run", file=run.folder.with_name(name), fix="Train the ensemble again")
         member = open_for_probing(find_run(run.folder.parent, name), request)
         features = features_of(member.run, member.recipe, dataset, dtype=request.store, shard_rows=request.shard_rows)
-        members.append(Member(embedding, features, RunExtractor(features, member, opened)))
+        members.append(
+            Member(
+                embedding,
+                features,
+                RunExtractor(features, member, opened, partial(_extract_together, run, request, len(members))),
+            )
+        )
     side_by_side = replace(embedding, dim=embedding.dim * len(members))
     selection = select(request, recipe, [side_by_side], embedding, dataset, unclassified=lambda: _NO_CLASSIFIER)
 
@@ -141,10 +148,20 @@ def prepare_ensemble(
     require_same_images(opened.record, dataset, compared, fix=single.OTHER_IMAGES)
     extractor = EnsembleExtractor(features, members, opened)
     searches = Searches(features, opened.record.experiment, opened.record.seed, lambda: opened.device)
-    scorer = Scorer(searches, selection.measures)
+    scorer = Scorer(searches, selection.measures, partial(single.rank_together, prepare_ensemble, run, request))
     network = opened.record.network or replace(network_facts(recipe, opened.net, opened.measured), cuts={})
     table = read_score_table(opened, features, selection)
-    return Probing(selection, features, extractor, scorer, table, network)
+    return Probing(selection, features, extractor, scorer, table, network, request.launch)
+
+
+def _extract_together(run: Run, request: ProbeRequest, member: int, missing: Missing) -> None:
+    request.launch.call(_extract, run, request, member, missing)
+
+
+def _extract(launch: Launch, run: Run, request: ProbeRequest, member: int, missing: Missing) -> None:
+    extractor = single.prepared(prepare_ensemble, run, replace(request, launch=launch)).extractor
+    if isinstance(extractor, EnsembleExtractor):
+        extractor.members[member].extractor.extract(missing, launch.counted)
 
 
 def probe_any(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:

@@ -1,9 +1,10 @@
 """What `layerprobe train` is asked for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from layerprobe.system.launch import Launch
 from layerprobe.system.options import Device, Flag, Workers, split_names
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ class TrainRequest:
     Args:
         overridden: whether the command line changed the recipe; decides the run's name.
         probe: layer expressions; None for no probing.
+        launch: the processes that train together.
     """
 
     recipe: "Recipe"
@@ -30,6 +32,7 @@ class TrainRequest:
     probe: Annotated[
         tuple[str, ...] | None, Flag("Probe these layers after every epoch.", metavar="LAYERS", parse=split_names)
     ] = None
+    launch: Launch = field(default_factory=Launch, compare=False)
 
     def target(self) -> "Run":
         """The run that this trains."""

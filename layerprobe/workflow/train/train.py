@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from layerprobe.recipe.recipe import Recipe, resolve
 from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError, RecipeError
 from layerprobe.system.files import free_bytes, require_file, require_writable, sha256, write_text
+from layerprobe.system.launch import Launch
 from layerprobe.system.memory import peak_memory
 from layerprobe.system.progress import Listener, Stop, stoppable
 from layerprobe.system.wording import as_size
@@ -197,6 +198,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
             _remove_unwanted(run, recipe, listener)
             return run
     built = build(request)
+    _require_equal_parts(built, request.launch)
     require_space(run, built, recipe.train.keep, fresh=request.fresh)
     # Checked here, so that the user does not wait for hashing and decoding, and again under the lock.
     record = run.read() if run.exists() and not request.fresh else None
@@ -226,7 +228,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
             _resume(run, request, built, listener)
         else:
             _begin(run, request, built)
-        with _failure_recorded(run, built, stop):
+        with _failure_recorded(run, built, stop), request.launch.causes_told():
             _train_epochs(run, request, built, listener, stop)
             if request.probe is not None and record is not None:
                 require_measured(run, [epoch for epoch in damaged if epoch < record.epochs_done])
@@ -426,7 +428,9 @@ def _train_epochs(run: Run, request: TrainRequest, built: Built, listener: Liste
     """Train the epochs that are left; store, measure and tidy after each."""
     trainer, keep, probing = built.trainer, request.recipe.train.keep, None
     if request.probe is not None:
-        probe_request = ProbeRequest(layers=request.probe, device=request.device, workers=request.workers)
+        probe_request = ProbeRequest(
+            layers=request.probe, device=request.device, workers=request.workers, launch=request.launch
+        )
         probing = prepare(run, probe_request, built.dataset, listener)
 
     def measure_and_tidy(epochs: Sequence[int], *, earlier: bool = False) -> None:
@@ -441,6 +445,9 @@ def _train_epochs(run: Run, request: TrainRequest, built: Built, listener: Liste
     measure_and_tidy(measured_epochs, earlier=True)
     if trainer.epoch >= trainer.plan.epochs:
         return
+    _record_processes(run, request.launch, trainer.epoch + 1, listener)
+    request.launch.call(follow, request)
+    trainer.share(request.launch.group)
     batches, batch = trainer.plan.batches_per_epoch, trainer.plan.images_per_batch
     remaining_batches = (trainer.plan.epochs - trainer.epoch) * batches
     with listener.task(f"training {run.name}", remaining_batches * batch, "images") as task:
@@ -455,6 +462,8 @@ def _train_epochs(run: Run, request: TrainRequest, built: Built, listener: Liste
                     f"warning: in {result.idle} of {batches} batches of epoch {result.epoch} no pair or triplet"
                     " counted; nothing is learnt from them"
                 )
+            if result.epoch in trainer.equalised:
+                run.log(f"epoch {result.epoch}: the loss of a process differed; that of the first holds")
             try:
                 _append_metrics(run, result)
                 _save(run, run.read(), built)
@@ -466,8 +475,44 @@ def _train_epochs(run: Run, request: TrainRequest, built: Built, listener: Liste
                 f" {result.images / result.seconds:.0f} images/s, learning rate {result.learning_rate:g}"
             )
             measure_and_tidy([result.epoch])
+            request.launch.call(None)  # the other processes go on to the next epoch
     if trainer.epoch < trainer.plan.epochs:
         stop.raise_if_asked(_stop_message(run, built))
+
+
+def follow(launch: Launch, request: TrainRequest) -> None:
+    """In another process than the first of a launch: train with it, and do between two epochs what it calls."""
+    request = replace(request, launch=launch)
+    trainer = with_decoded_images(build(request), request).trainer
+    trainer.share(launch.group)
+    for _ in trainer.epochs():
+        launch.serve()
+
+
+def _require_equal_parts(built: Built, launch: Launch) -> None:
+    """Check that a batch can be shared equally by the processes of a launch."""
+    plan = built.trainer.plan
+    images = plan.images_per_batch
+    if plan.epochs and images % launch.size:
+        numbers = [str(number) for number in range(1, images) if images % number == 0]
+        raise RecipeError(
+            f"batches of {images} images cannot be shared by {launch.size} processes",
+            fix=f"Start {', '.join(numbers)} or {images}, or set train.batch_size to a multiple of {launch.size}",
+        )
+
+
+def _record_processes(run: Run, launch: Launch, epoch: int, listener: Listener) -> None:
+    """Record, from an epoch on, how many processes train, where that is another number than before it."""
+    record = run.read()
+    earlier = [(first, size) for first, size in record.processes if first < epoch]
+    before = earlier[-1][1] if earlier else 1
+    if launch.size == before:
+        return
+    if epoch > 1:
+        text = f"{run.name}: from epoch {epoch} on with {launch.size} processes, before with {before}"
+        listener.say(f"{text}; results are those of {before} but for rounding")
+        run.log(text)
+    run.write(replace(record, processes=(*earlier, (epoch, launch.size))))
 
 
 def _stop_message(run: Run, built: Built) -> str:
