@@ -163,6 +163,11 @@ def with_share(dataset: Dataset, share: float, *, seed: int) -> Dataset:
     return replace(dataset, splits=splits, notes=(*dataset.notes, note))
 
 
+def random_subset(split: Split, count: int, *, seed: int) -> Split:
+    """At most `count` images of a split, drawn at random, in its order."""
+    return split.of_rows(np.sort(np.random.default_rng(seed).permutation(len(split))[:count]))
+
+
 def _train(dataset: Dataset, key: str) -> Split:
     if "train" not in dataset.splits:
         raise RecipeError(f"{key}: this data set has no training images to take it from", fix="Leave it out")

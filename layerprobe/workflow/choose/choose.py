@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 
@@ -18,7 +16,7 @@ from layerprobe.values.choice import FOLDS, Choice, TruncationSavings
 from layerprobe.values.facts import CHOOSING, WITHIN_FOLDS, assumed_text, chosen_on_text, identical_text
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, members_of, spoken_name
 from layerprobe.values.records import RunRecord
-from layerprobe.values.scores import SPLITS, Subject, is_recall, shared_notes
+from layerprobe.values.scores import Subject, is_recall, shared_notes
 from layerprobe.workflow.choose.candidates import (
     CandidateKey,
     CandidateRun,
@@ -233,13 +231,8 @@ def _describe_candidates(
 
 
 def _read_dims(run: Run, layers: Sequence[RankedLayer]) -> list[int]:
-    """The dimensions of layers, from all feature files of a run."""
-    dims: dict[LayerKey, int] = {}
-    for epoch, split in product(run.read().epochs, SPLITS):
-        if run.has_features(epoch, split):
-            with contextlib.suppress(DataError, BusyError):
-                dims |= {layer: dim for layer, (dim, _) in run.feature_head(epoch, split).columns.items()}
-    reduced = []
+    """The dimensions of layers, by those of the stored features."""
+    dims, reduced = run.layer_dims(), []
     for ranked in layers:
         members = members_of(ranked.layer, dims)
         if not members:

@@ -17,6 +17,7 @@ from layerprobe.data.pixel_cache import FOLDER, is_small
 from layerprobe.measure.extraction import BATCH_SIZE, extract
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.computing import default_workers
+from layerprobe.system.errors import RecipeError
 from layerprobe.system.files import free_bytes
 from layerprobe.system.memory import peak_memory
 from layerprobe.taps import Tap, member_taps
@@ -37,6 +38,7 @@ def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
 
     The images are assumed to be those of the run.
     """
+    _require_raw(request)
     opened, to_hash = _without_images(open_for_probing(run, request))
     selection, dataset = resolve_selection(opened), opened.dataset
     contents = opened.record.contents  # the images are not hashed
@@ -50,6 +52,7 @@ def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
 
 def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: int) -> Estimate:
     """As `estimate_probe`, of a run that there is not yet."""
+    _require_raw(request)
     opened, to_hash = _without_images(open_new_run(run, recipe, request))
     selection, dataset = resolve_selection(opened), opened.dataset
     taps = tuple(member_taps(selection.taps))
@@ -61,9 +64,14 @@ def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: 
     return _estimate(opened, to_hash, missing)
 
 
+def _require_raw(request: ProbeRequest) -> None:
+    if request.store_reduced is not None:
+        raise RecipeError("--dry-run does not estimate --store-reduced", fix="Leave one of the two out")
+
+
 def _all_missing(run: Run, epoch: int, split: str, taps: tuple[Tap, ...], images: int) -> Missing:
     part = store.Part(run.feature_file(epoch, split), range(images), frozenset(tap.key for tap in taps))
-    return Missing(epoch, split, taps, store.Plan((part,)))
+    return Missing(epoch, split, taps, {tap.key: tap.dim for tap in taps}, store.Plan((part,)))
 
 
 def _without_images(opened: ProbedRun) -> tuple[ProbedRun, Sequence[Callable[[], object]]]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import InapplicableReduction, Scored
 from layerprobe.reductions.reduction import NotApplicableError
-from layerprobe.system.errors import NotFiniteError
+from layerprobe.system.errors import NotFiniteError, RecipeError
 from layerprobe.system.launch import Launch
 from layerprobe.system.progress import Listener, Stop, Task, stoppable
 from layerprobe.taps import execution_order, member_taps, skipped_pool_lines
-from layerprobe.values.layers import RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, ScoreTable, in_network_order, read_scores
@@ -32,9 +32,10 @@ from layerprobe.workflow.probe.probed_run import (
     RunExtractor,
     open_for_probing,
 )
-from layerprobe.workflow.probe.reducing import inapplicable_lines, require_applied
+from layerprobe.workflow.probe.reduced_features import ReducedFeatures
+from layerprobe.workflow.probe.reducing import FITTED_ON, inapplicable_lines, require_applied
 from layerprobe.workflow.probe.request import ProbeRequest
-from layerprobe.workflow.probe.scoring import Scorer, searches_of_run, with_intervals
+from layerprobe.workflow.probe.scoring import Scorer, Searches, searches_of_run, with_intervals
 from layerprobe.workflow.probe.selection import Selection, doubts_of, select, select_epochs, select_taps
 from layerprobe.workflow.run.experiments import manifests_of, require_same_images, settled_splits
 from layerprobe.workflow.run.features import (
@@ -48,6 +49,7 @@ from layerprobe.workflow.run.features import (
 from layerprobe.workflow.run.references import draws_of
 from layerprobe.workflow.run.run_network import embedding_tap, network_facts, with_layers
 from layerprobe.workflow.run.runs import Run, locked, require_kept
+from layerprobe.workflow.run.sample_fit import SampleFit
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,8 +86,14 @@ def prepare(
     opened = open_for_probing(run, request, dataset, listener)
     selection = resolve_selection(opened)
     opened.keep_forwards()
+    sample = _sample_fit(opened, selection)
     features = features_of(
-        opened.run, opened.recipe, opened.dataset, dtype=request.store, shard_rows=request.shard_rows
+        opened.run,
+        opened.recipe,
+        opened.dataset,
+        dtype=request.store,
+        shard_rows=request.shard_rows,
+        sample=sample,
     )
     searches = searches_of_run(features, opened.recipe, lambda: opened.device)
     network_record = opened.record.network or network_facts(opened.recipe, opened.net, opened.measured)
@@ -93,12 +101,40 @@ def prepare(
     return Probing(
         selection,
         features,
-        RunExtractor(features, opened, opened, partial(_extract_together, run, request)),
+        RunExtractor(
+            features,
+            opened,
+            opened,
+            partial(_extract_together, run, request),
+            cache(partial(_maps, features, searches)) if sample else None,
+        ),
         Scorer(searches, selection.measures, partial(rank_together, prepare, run, request)),
         read_score_table(opened, features, selection),
         network,
         request.launch,
     )
+
+
+def _sample_fit(opened: ProbedRun, selection: Selection) -> SampleFit | None:
+    """The samples on which the one reduction is fitted, where reduced features alone are stored."""
+    count, dataset = opened.request.store_reduced, opened.dataset
+    if count is None:
+        return None
+    if concatenated := [str(tap.key) for tap in selection.taps if tap.key not in {x.key for x in member_taps([tap])}]:
+        message = f"--store-reduced: {concatenated[0]} is made of the raw features of several layers"
+        raise RecipeError(message, fix="Leave it out, or probe it without --store-reduced")
+    (chain,) = selection.chains
+    searched = {name: dataset.search_in.get(name, name) for name in dataset.splits}
+    fitted_on = dict.fromkeys(searched, FITTED_ON) if chain.fits_on_train else searched
+    return SampleFit(chain.text, count, opened.record.seed, fitted_on)
+
+
+def _maps(features: RunFeatures, searches: Searches) -> ReducedFeatures:
+    """The maps that are fitted on the stored features of samples."""
+    if features.sample is None:
+        raise ValueError("no sample to fit on")
+    fitted_on = features.sample.sample_of(next(iter(features.sample.fitted_on)))
+    return replace(searches.reduced, gallery_of=features.sample.sample_of, fitted_on=fitted_on, reduced=False)
 
 
 def resolve_selection(opened: ProbedRun) -> Selection:
@@ -165,9 +201,22 @@ def find_missing(probing: Probing, epochs: Sequence[int]) -> dict[int, list[Miss
             layer for split in selection.splits for layer in scorer.layers_to_read(epoch, split, selection.ranked)
         }
         read = {tap.key for tap in member_taps([tap for tap in selection.taps if tap.key in ranked])}
+        if features.sample is not None:
+            missing[epoch] = _find_missing_reduced(probing, epoch, read)
+            continue
         splits = selection.extracted_splits
         missing[epoch] = [features.missing(epoch, split, selection.taps, read=read) for split in splits]
     return missing
+
+
+def _find_missing_reduced(probing: Probing, epoch: int, read: Collection[LayerKey]) -> list[Missing]:
+    """The reduced features that are not stored, and before them the samples that their maps are fitted on."""
+    selection, features = probing.selection, probing.features
+    applicable = {ranked.layer for ranked in selection.ranked}
+    taps = [tap for tap in selection.taps if tap.key in applicable]
+    reduced = [features.missing(epoch, split, taps, read=read) for split in selection.stored_splits]
+    samples = features.sample.samples(item.split for item in reduced if item.taps) if features.sample else []
+    return [*(features.missing(epoch, name, taps) for name in samples), *reduced]
 
 
 def drop_damaged(

@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Protocol
 
 from layerprobe import store
 from layerprobe.data.splits import Dataset, contents_sha256
-from layerprobe.measure.extraction import BATCH_SIZE, extract, gather_batches, send_batches
+from layerprobe.measure.extraction import BATCH_SIZE, Arrays, extract, gather_batches, send_batches
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
+from layerprobe.reductions.applying import ReducedRows
+from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file, write_text
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Measured, forwards_as_json, measure_layers, recorded_forwards
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.records import RunRecord
+from layerprobe.workflow.probe.reduced_features import ReducedFeatures
 from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_net
@@ -156,12 +160,14 @@ class RunExtractor:
     Args:
         images_of: the run whose decoded images are read: this one, or the ensemble that it is of.
         share: has the other processes of the launch extract the same features, each its part.
+        maps: gives the maps by which features are reduced before they are stored, where they are.
     """
 
     features: RunFeatures
     opened: ProbedRun
     images_of: ProbedRun
     share: Callable[[Missing], None]
+    maps: Callable[[], ReducedFeatures] | None = None
     _loaded: int | None = field(default=None, init=False)
 
     def images(self, missing: Missing) -> int:
@@ -180,11 +186,13 @@ class RunExtractor:
         """
         from layerprobe.data.loading import plain_batches
 
-        launch, parts = self.opened.request.launch, missing.plan.parts
+        launch, parts, sample = self.opened.request.launch, missing.plan.parts, self.features.sample
+        fitted = self._fitted(missing)
         if not launch.rank:
             missing.plan.remove_stale()
         self.share(missing)
         dataset = self.images_of.decoded
+        dataset = dataset if sample is None else sample.with_samples(dataset)
         split = dataset.splits[missing.split]
         # The features were looked for by the images' hashes, before these were decoded.
         if contents_sha256(split, dataset.class_names) != self.features.manifest_sha256(missing.split):
@@ -199,8 +207,10 @@ class RunExtractor:
         for part in parts[in_turn] if whole else parts:
             taps, share = missing.taps_of(part), slice(None) if whole else in_turn
             pixels = tell(plain_batches(split, batch_size=BATCH_SIZE, workers=workers, rows=part.rows, share=share))
-            batches = extract(net.module, taps, pixels, normalise, device=device)
-            columns = store.Columns({tap.key: tap.dim for tap in taps}, device=str(device), batch_size=BATCH_SIZE)
+            batches: Iterator[Arrays] = extract(net.module, taps, pixels, normalise, device=device)
+            if fitted:
+                batches = _through(batches, fitted, device)
+            columns = store.Columns({tap.key: missing.dims[tap.key] for tap in taps}, str(device), BATCH_SIZE)
             if whole:
                 self.features.write(missing, part, columns, batches)
             elif launch.rank:
@@ -209,3 +219,19 @@ class RunExtractor:
                 gathered = gather_batches(batches, columns.dims, len(part.rows), launch.group)
                 self.features.write(missing, part, columns, gathered)
         launch.wait()
+
+    def _fitted(self, missing: Missing) -> dict[LayerKey, Reduce]:
+        """The maps of layers that are stored reduced; empty where their own features are stored."""
+        sample = self.features.sample
+        if self.maps is None or sample is None or not sample.is_reduced(missing.split):
+            return {}
+        maps = self.maps()
+        return {
+            tap.key: maps.map_of(missing.epoch, missing.split, RankedLayer(tap.key, sample.reduction, ""))
+            for tap in missing.taps
+        }
+
+
+def _through(batches: Iterable[Arrays], reduce: Mapping[LayerKey, Reduce], device: torch.device) -> Iterator[Arrays]:
+    for batch in batches:
+        yield {layer: ReducedRows(values, reduce[layer], device)[:] for layer, values in batch.items()}

@@ -47,6 +47,7 @@ class ReducedFeatures:
         fitted_on: the split that maps are fitted on, unless on a gallery.
         permuted: whether maps are fitted with the classes permuted over the images: see `permuted_labels`.
         query_rows: epoch and split -> rows of its images that are searched for; None for all.
+        reduced: whether `open_layer` gives features that are reduced already.
     """
 
     open_layer: OpenLayer
@@ -57,6 +58,7 @@ class ReducedFeatures:
     fitted_on: str = FITTED_ON
     permuted: bool = False
     query_rows: Callable[[int, str], NDArray[np.int64] | None] = lambda *_: None
+    reduced: bool = False
 
     @contextlib.contextmanager
     def opened(
@@ -89,7 +91,7 @@ class ReducedFeatures:
         self, epoch: int, split: str, name: str, ranked: RankedLayer, memory: int | None
     ) -> contextlib.AbstractContextManager[Features]:
         """The features of a split, or of its gallery, by the map that its images are searched by."""
-        if not parse_chain(ranked.reduction).parts:
+        if self.reduced or not parse_chain(ranked.reduction).parts:
             return self.open_layer(epoch, name, ranked.layer, memory)
         return self._reduce(self.map_of(epoch, split, ranked), epoch, name, ranked.layer, memory)
 

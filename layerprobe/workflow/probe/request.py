@@ -1,7 +1,8 @@
 """What `layerprobe probe` is asked for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from layerprobe.registry import METRICS
 from layerprobe.system.errors import RecipeError, UnknownNameError
@@ -10,6 +11,9 @@ from layerprobe.system.naming import require_device_name
 from layerprobe.system.options import Cluster, Device, Flag, Workers, byte_count, split_ks, split_names
 from layerprobe.values.epochs import require_epochs
 from layerprobe.values.layers import SHARD_ROWS, VECTOR_SIMILARITIES, require_pool
+
+if TYPE_CHECKING:
+    from layerprobe.reductions.chain import Chain
 from layerprobe.values.scores import recall_of
 
 _STORED = ("float32", "float16")
@@ -22,6 +26,7 @@ class ProbeRequest:
     Args:
         similarity: binary codes are searched by hamming all the same.
         memory: bytes that a ranking may allocate; None for no limit.
+        store_reduced: images of the sample that the one reduction is fitted on; None stores layers' own features.
         store: None for the type in which features of the epoch are stored, or float32.
         model: the run's network as the user names it, as for `Recipe.at`; None where the user names none.
         launch: the processes that extract and rank together.
@@ -65,6 +70,10 @@ class ProbeRequest:
     store: Annotated[
         str | None, Flag("Type in which features are stored.", metavar="float32|float16", default="as stored")
     ] = None
+    store_reduced: Annotated[
+        int | None,
+        Flag("Fit --reduce on at most N images, then store reduced features alone.", metavar="N", min=2),
+    ] = None
     shard_rows: Annotated[
         int, Flag("Images of a split above which its features fill several files.", metavar="N", min=1)
     ] = SHARD_ROWS
@@ -93,7 +102,9 @@ class ProbeRequest:
                 raise UnknownNameError("split", name, SPLITS)
         require_epochs(self.epochs, ("all", "last", "best"))
         require_device_name(self.device)
-        parse_reductions(self.reduce or (), self.fit, self.equal_dim)
+        chains = parse_reductions(self.reduce or (), self.fit, self.equal_dim)
+        if self.store_reduced is not None:
+            _require_one_map(chains)
 
 
 def _require_batches(rows: int) -> None:
@@ -103,3 +114,14 @@ def _require_batches(rows: int) -> None:
     if rows % BATCH_SIZE:
         fix = f"Give a multiple of {BATCH_SIZE}, such as {-(-rows // BATCH_SIZE) * BATCH_SIZE:,}"
         raise RecipeError(f"--shard-rows {rows}: each file begins with a batch of {BATCH_SIZE} images", fix=fix)
+
+
+def _require_one_map(chains: "Sequence[Chain]") -> None:
+    """Check that there is one reduction, whose numbers can be stored in place of a layer's own."""
+    if len(chains) != 1 or not chains[0].parts:
+        fix = "Give one reduction, such as --reduce l2+pca:256+l2"
+        raise RecipeError("--store-reduced stores what one reduction gives", fix=fix)
+    (chain,) = chains
+    if chain.number != "float32" or len(chain.members()) > 1:
+        what = "several draws" if len(chain.members()) > 1 else chain.number
+        raise RecipeError(f"--store-reduced: {chain.text} gives {what}", fix="Give one that gives float32 numbers once")

@@ -46,6 +46,7 @@ from layerprobe.workflow.probe.reducing import AFTER_RELU, FITTED_ON, fit_notes
 from layerprobe.workflow.run.features import RunFeatures
 from layerprobe.workflow.run.references import draws_of
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.sample_fit import SampleFit
 
 if TYPE_CHECKING:
     import torch
@@ -84,6 +85,7 @@ class Searches:
     Args:
         device: gives where features are put, when the first are read.
         trained: the classifier of the run's loss; None if there is none.
+        sample: of features that are stored reduced alone; None where layers' own are.
     """
 
     features: LayerFeatures
@@ -91,6 +93,7 @@ class Searches:
     seed: int
     device: Callable[[], torch.device]
     trained: RunClassifier | None = None
+    sample: SampleFit | None = None
 
     def gallery(self, split: str) -> str:
         """The split that a split's images are searched in."""
@@ -104,6 +107,7 @@ class Searches:
         """What is scored, with the notes that every number of it has."""
         chain = parse_chain(ranked.reduction)
         notes = fit_notes(chain, split)
+        notes += self.sample.notes(self.features.dataset, split) if self.sample else []
         if dtype := self.features.key(epoch, split).dtype:
             notes.append(f"stored as {dtype}")
         if chain.needs_classifier and self.trained is not None and self.trained.relu:
@@ -176,7 +180,10 @@ class Searches:
         def drawn_rows(epoch: int, split: str) -> NDArray[np.int64] | None:  # noqa: ARG001 - the same at every epoch
             return self.features.dataset.drawn.get(split)
 
-        return ReducedFeatures(open_layer, self.gallery, self.seed, device, self.trained, query_rows=drawn_rows)
+        is_reduced = self.sample is not None
+        return ReducedFeatures(
+            open_layer, self.gallery, self.seed, device, self.trained, query_rows=drawn_rows, reduced=is_reduced
+        )
 
 
 def searches_of_run(features: RunFeatures, recipe: Recipe, device: Callable[[], torch.device]) -> Searches:
@@ -184,7 +191,7 @@ def searches_of_run(features: RunFeatures, recipe: Recipe, device: Callable[[], 
     run, train = features.run, features.dataset.splits.get(FITTED_ON)
     record = run.read()
     classifier = classifier_of(run, recipe, None if train is None else train.labels, device)
-    return Searches(features, record.experiment, record.seed, device, classifier)
+    return Searches(features, record.experiment, record.seed, device, classifier, features.sample)
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ from layerprobe.workflow.run.epoch_weights import require_unchanged, require_wei
 from layerprobe.workflow.run.opened_run import read_layer, table_of, values_of
 from layerprobe.workflow.run.run_network import network_text
 from layerprobe.workflow.run.runs import Run, kept_epochs
+from layerprobe.workflow.run.sample_fit import SampleFit
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +38,7 @@ class Missing:
 
     Args:
         taps: in execution order.
+        dims: layer -> the number of dimensions with which it is stored.
         plan: the files to write.
         dtype: of the features, as in `FeatureKey`.
     """
@@ -44,6 +46,7 @@ class Missing:
     epoch: int
     split: str
     taps: tuple[Tap, ...]
+    dims: Mapping[LayerKey, int]
     plan: store.Plan
     dtype: str = ""
 
@@ -56,7 +59,7 @@ class Missing:
     def disk(self) -> int:
         """Bytes of the features to be stored."""
         return sum(
-            feature_disk((tap.dim for tap in self.taps_of(part)), len(part.rows), self.dtype)
+            feature_disk((self.dims[layer] for layer in part.layers), len(part.rows), self.dtype)
             for part in self.plan.parts
         )
 
@@ -76,6 +79,7 @@ class RunFeatures:
         network: as from `network_text`.
         shard_rows: rows of a split above which its features are stored in several files, each of so many rows.
         dtype: epoch -> the type that its features are stored as, as in `FeatureKey`.
+        sample: of features that are stored reduced alone; its samples are splits of the data set. None: layers' own.
     """
 
     run: Run
@@ -87,17 +91,21 @@ class RunFeatures:
     network: str = ""
     shard_rows: int = SHARD_ROWS
     dtype: Callable[[int], str] = lambda _: ""
+    sample: SampleFit | None = None
     _open: dict[tuple[int, str], store.LayerTables] = field(default_factory=dict, init=False)
 
     def key(self, epoch: int, split: str) -> store.FeatureKey:
         """The key of valid features of an epoch and split."""
+        manifest = self.manifest_sha256(split)
+        if self.sample is not None and self.sample.is_reduced(split):
+            manifest = f"{manifest} {self.manifest_sha256(self.sample.sample_of(split))}"
         return store.FeatureKey(
             run=self.run.name,
             epoch=epoch,
-            split=split,
+            split=self._stored_as(split),
             weights_sha256=self.weights_sha256(epoch),
             transform=self.transform,
-            manifest_sha256=self.manifest_sha256(split),
+            manifest_sha256=manifest,
             network=self.network,
             dtype=self.dtype(epoch),
         )
@@ -110,7 +118,7 @@ class RunFeatures:
         Args:
             read: the taps whose stored features will be read, so that damaged ones are missing, too; None for all.
         """
-        path, key, taps = self.run.feature_file(epoch, split), self.key(epoch, split), member_taps(layers)
+        path, key, taps = self._path(epoch, split), self.key(epoch, split), member_taps(layers)
 
         def intact(file: Path, stored: frozenset[LayerKey]) -> frozenset[LayerKey]:
             read_layers = stored if read is None else stored.intersection(read)
@@ -122,11 +130,18 @@ class RunFeatures:
         wanted = [tap.key for tap in taps]
         plan = store.plan_parts(path, key, wanted, ranges, intact=intact, head_of=self.run.read_head)
         absent = frozenset[LayerKey]().union(*(part.layers for part in plan.parts))
-        return Missing(epoch, split, tuple(tap for tap in taps if tap.key in absent), plan, key.dtype)
+        dims = {tap.key: self.sample.dim(split, tap.dim) if self.sample else tap.dim for tap in taps}
+        return Missing(epoch, split, tuple(tap for tap in taps if tap.key in absent), dims, plan, key.dtype)
+
+    def _stored_as(self, split: str) -> str:
+        return split if self.sample is None else self.sample.stored_as(split)
+
+    def _path(self, epoch: int, split: str) -> Path:
+        return self.run.feature_file(epoch, self._stored_as(split))
 
     def stale_note(self, epoch: int, split: str) -> str:
         """Why an existing file is stale; empty if all are valid."""
-        path, key = self.run.feature_file(epoch, split), self.key(epoch, split)
+        path, key = self._path(epoch, split), self.key(epoch, split)
         for file in (file for group in store.layer_groups(path) for file in group.files.values()):
             if reason := store.stale_note(file, key):
                 return f"{file.relative_to(path.parent)} is computed again: {reason}"
@@ -142,7 +157,7 @@ class RunFeatures:
         @cache
         def difference(epoch: int, split: str) -> str:
             with contextlib.suppress(DataError, BusyError):  # missing features are unknown
-                if self.run.feature_head(epoch, split).facts.get("transform", "") != self.transform:
+                if self.run.feature_head(epoch, self._stored_as(split)).facts.get("transform", "") != self.transform:
                     return "another test transform"
             with contextlib.suppress(DataError, BusyError):
                 rules = self.run.ranks(epoch, split).search_sha256
@@ -199,7 +214,7 @@ class RunFeatures:
         try:
             with contextlib.ExitStack() as stack:
                 for key in keys:
-                    self._open[key] = stack.enter_context(self.run.open_features(*key))
+                    self._open[key] = stack.enter_context(self._opened(*key))
                 yield
         finally:
             for key in keys:
@@ -208,18 +223,30 @@ class RunFeatures:
     def _file(self, epoch: int, split: str) -> contextlib.AbstractContextManager[store.LayerTables]:
         if (epoch, split) in self._open:
             return contextlib.nullcontext(self._open[epoch, split])
-        return self.run.open_features(epoch, split)
+        return self._opened(epoch, split)
+
+    def _opened(self, epoch: int, split: str) -> contextlib.AbstractContextManager[store.LayerTables]:
+        return self.run.open_features(epoch, self._stored_as(split))
 
 
-def features_of(
-    run: Run, recipe: Recipe, dataset: Dataset, *, dtype: str | None = None, shard_rows: int = SHARD_ROWS
+def features_of(  # noqa: PLR0913 - the run, and how its features are stored
+    run: Run,
+    recipe: Recipe,
+    dataset: Dataset,
+    *,
+    dtype: str | None = None,
+    shard_rows: int = SHARD_ROWS,
+    sample: SampleFit | None = None,
 ) -> RunFeatures:
     """The features of a single run of hashed images, made with its checkpoints.
 
     Args:
+        dataset: without samples.
         dtype: float32 or float16; None for the type in which features of the epoch are stored.
         shard_rows: as in `RunFeatures`.
+        sample: as there.
     """
+    dataset = dataset if sample is None else sample.with_samples(dataset)
 
     @cache
     def manifest_sha256(split: str) -> str:
@@ -227,7 +254,8 @@ def features_of(
 
     @cache
     def dtype_of(epoch: int) -> str:
-        return _stored_dtype(run, epoch, dataset.splits) if dtype is None else key_dtype(dtype)
+        names = dataset.splits if sample is None else map(sample.stored_as, dataset.splits)
+        return _stored_dtype(run, epoch, names) if dtype is None else key_dtype(dtype)
 
     network = network_text(recipe)
     recorded = run.read().network if run.exists() else None
@@ -242,6 +270,7 @@ def features_of(
         network,
         shard_rows,
         dtype_of,
+        sample,
     )
 
 

@@ -79,6 +79,10 @@ class MemoryRun(Run):
         """Whether a split has features."""
         return epoch == EPOCH and split in self.features
 
+    def stored_features(self) -> set[tuple[int, str]]:
+        """The epoch and its splits."""
+        return {(EPOCH, split) for split in self.features}
+
     def has_ranks(self, epoch: int, split: str) -> bool:
         """Whether a split has ranks."""
         return epoch == EPOCH and split in self.rank_files

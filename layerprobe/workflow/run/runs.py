@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from layerprobe.recipe.recipe import Recipe
     from layerprobe.store import FeatureHead, LayerTables, RankFile
+    from layerprobe.values.layers import LayerKey
     from layerprobe.values.retrieval import SearchRules
 
 SCHEMA = 1
@@ -52,7 +53,7 @@ _BIN = ".removed"  # runs are moved here before they are deleted, so that no par
 WATCHED = ".watched"  # locked by a watched training from its first epoch to its end
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 _RANK_FILE = re.compile(r"epoch-(\d+)\.\w+\.h5")
-_FEATURES = re.compile(r"epoch-(\d+)\.([a-z]\w*)(?:\.\d+)?(?:\.h5)?")
+_FEATURES = re.compile(r"epoch-(\d+)\.([a-z]\w*(?:~\d+)?)(?:\.\d+)?(?:\.h5)?")
 
 
 @dataclass(frozen=True)
@@ -123,10 +124,18 @@ class Run:
         return store.has_feature_files(self.feature_file(epoch, split))
 
     def stored_features(self) -> set[tuple[int, str]]:
-        """The epochs and splits whose features are stored."""
+        """The epochs and splits whose features are stored, and samples of splits, `train~200000`."""
         names = (path.name for path in (self.folder / "features").glob("epoch-*"))
         matches = (match for name in names if (match := _FEATURES.fullmatch(name)))
         return {item for match in matches if self.has_features(*(item := (int(match[1]), match[2])))}
+
+    def layer_dims(self) -> dict[LayerKey, int]:
+        """The dimensions of the layers whose features are stored of any epoch and split, or of a sample."""
+        dims: dict[LayerKey, int] = {}
+        for epoch, split in sorted(self.stored_features()):
+            with contextlib.suppress(DataError, BusyError):
+                dims |= self.feature_head(epoch, split).dims
+        return dims
 
     def remove_features(self, epoch: int, split: str) -> None:
         """Remove the features of an epoch and split; for the holder of the lock."""

@@ -113,6 +113,8 @@ def prepare_ensemble(
             f"an ensemble has its members' embeddings alone: {embedding.layer}",
             fix=f"Probe a member for other layers: {Run(run.folder.with_name(f'{run.name}.1')).command('probe')}",
         )
+    if request.store_reduced is not None:
+        raise RecipeError("--store-reduced is for a single run", fix="Leave it out, or probe a member")
     opened.keep_forwards()
     request = drop_accuracy(request, recipe, lambda: _NO_CLASSIFIER, listener)
     dataset = opened.dataset
