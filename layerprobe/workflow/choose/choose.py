@@ -80,6 +80,10 @@ def choose_candidates(
     folded = False
     if first_run.is_fitted_on or (further and FITTED_ON not in first_run.record.manifests):
         experiments, folded, lost = refits.search_within_folds(experiments, further)
+        if lost and not all(map(shared_keys, experiments.values())):
+            fix = f"Run {first_run.run.command('probe')}, which stores features to fit on"
+            more = f"; and {len(lost) - 1} more" if len(lost) > 1 else ""
+            raise DataError(f"no layer can be chosen: {lost[0]}{more}", file=first_run.run.folder, fix=fix)
         where = "" if first_run.split == "test" else f"{chosen_on_text(first_run.split)}: "
         notes += [f"{where}{WITHIN_FOLDS}"] * folded + lost
     if first_run.split == "test" and not folded:

@@ -125,6 +125,16 @@ def test_a_layer_is_chosen_among_them_and_what_needs_raw_features_says_so(
         threshold(run, ThresholdRequest(layer="pool5.3/pca:3"), Silent())
 
 
+def test_maps_to_be_fitted_within_folds_of_the_choosing_classes_need_raw_features(
+    request_for: Callable[..., TrainRequest],
+) -> None:
+    run = train(request_for("train.epochs=0"), Silent())  # untrained, so that its train classes are chosen on
+    probe(run, REQUEST, Silent())
+    message = r"no layer can be chosen: skipped: .* no such feature file; and 1 more. Run layerprobe probe tiny"
+    with pytest.raises(DataError, match=message):
+        choose_runs([run], ChooseRequest(device="cpu"), Silent())
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
