@@ -20,16 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.metrics.metric import QueryMetric
-from layerprobe.ranking.relevance import relevance_of
-from layerprobe.ranking.vectors import comparable, similarity_blocks
+from layerprobe.ranking.ranks import positive_levels
+from layerprobe.ranking.vectors import queries_at_once
 from layerprobe.values.retrieval import FloatArray, Lone, Ranks, Retrieval, counted_queries
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from layerprobe.ranking.levels import Levels
+
 
 class PrecisionAtPositives(QueryMetric):
-    """`MAP@R`, `R-precision` and `mAP`, from one pass over all pairs in float64.
+    """`MAP@R`, `R-precision` and `mAP`, exact as in float64.
 
     With P(i) the share of positives among the i closest: mAP is the mean of P(i) over the ranks i of the R positives
     (the code of the Revisited Oxford and Paris benchmark takes instead of P(i) its mean with the share among the i - 1
@@ -115,49 +117,35 @@ def _expected_reciprocal(closer: int, negatives: int, positives: int) -> float:
 def precision_of_queries(retrieval: Retrieval) -> tuple[dict[str, FloatArray], NDArray[np.int64]]:
     """Each query's MAP@R, R-precision and mAP, 0 without a positive, and its number of positives R (Q,).
 
-    Time: a product of all pairs in float64 and two searches among the positives for each negative. Memory: a few
-    hundred MB beside the features in float64, however large the classes are.
+    Time and memory: see `positive_levels`.
 
     Raises:
         NumericError: a row holds NaN or Inf.
     """
     import torch
 
-    items = comparable(retrieval.features, retrieval.gallery, retrieval.similarity)
-    device = items.windows.device
-    relevance = relevance_of(retrieval.labels, retrieval.gallery_labels, retrieval.own, retrieval.rules)
-    harmonic = torch.arange(len(items.gallery) + 1, dtype=torch.float64, device=device)
+    size = len(retrieval.searched_labels)
+    harmonic = torch.arange(size + 1, dtype=torch.float64)
     harmonic[1:] = (1 / harmonic[1:]).cumsum(0)
     block_scores = []
-    for block, similarities in similarity_blocks(items, relevance):
-        groups = _Groups(similarities, relevance[block].right(device), items.windows[block])
-        block_scores.append(groups.scores(harmonic))
+    for levels in positive_levels(retrieval):
+        harmonic = harmonic.to(levels.windows.device)
+        for rows in torch.arange(len(levels.windows), device=harmonic.device).split(queries_at_once(size)):
+            block_scores.append(_Groups(levels[rows]).scores(harmonic))
     average_at_r, precision, average, positives = torch.cat(block_scores, 1).cpu().numpy()
     return {"MAP@R": average_at_r, "R-precision": precision, "mAP": average}, positives.astype(np.int64)
 
 
 class _Groups:
-    """Groups of ties around the positives of some queries, each named by its closest positive.
+    """Groups of ties around the positives of some queries, each named by its closest positive."""
 
-    Args:
-        similarities: (B, G) float64, excluded items at -inf.
-        same: (B, G) whether an item is right, unless it is taken out.
-        windows: (B,) tie windows.
-    """
-
-    def __init__(self, similarities: Tensor, same: Tensor, windows: Tensor) -> None:
+    def __init__(self, levels: Levels) -> None:
         import torch
 
-        is_excluded = similarities == -torch.inf
-        self.positives = (same & ~is_excluded).sum(1)
-        width = max(1, int(self.positives.max()))
-        # (B, R) closest first, padded with -inf.
-        levels = similarities.masked_fill(~same, -torch.inf).topk(min(width, similarities.shape[1])).values
-        self.real = levels > -torch.inf
-        self.leads, self.next = _leaders(levels, windows)
-        negatives = similarities.masked_fill(same, -torch.inf)
-        above = _count_beyond(negatives, levels + windows[:, None], strictly=True)
-        through = _count_beyond(negatives, levels - windows[:, None], strictly=False)
+        self.positives = levels.starts.diff()
+        similarities, above, through = levels.padded()  # (B, R) closest first
+        self.real = similarities > -torch.inf
+        self.leads, self.next = _leaders(similarities, levels.windows)
         # What an earlier group took is not tied again. From leader to leader the counts through a level only grow.
         counted_before = torch.where(self.leads & self.real, through, 0).cummax(1).values.roll(1, 1)
         counted_before[:, 0] = 0
@@ -210,19 +198,3 @@ def _leaders(levels: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
         leads = leads | reached.bool()
         jump = jump.gather(1, jump)
     return leads[:, :count], following
-
-
-def _count_beyond(negatives: Tensor, bounds: Tensor, *, strictly: bool) -> Tensor:
-    """(B, R) how many of a row's negatives (B, G) are above each bound (B, R), or at it; bounds in descending order.
-
-    Meaningless at bounds of -inf, which items that are no negatives, at -inf too, pass as well.
-    """
-    import torch
-
-    ascending = bounds.flip(1).contiguous()
-    # How many bounds each negative has below it, or at it too.
-    passed = torch.searchsorted(ascending, negatives.contiguous(), right=not strictly)
-    counts = torch.zeros(len(bounds), bounds.shape[1] + 1, dtype=torch.int64, device=bounds.device)
-    counts.scatter_add_(1, passed, torch.ones_like(passed))
-    # Those that pass at least i + 1 bounds are beyond the i-th smallest.
-    return counts.flip(1).cumsum(1)[:, :-1]

@@ -1,13 +1,14 @@
 """Retrieval: the exact rank of every query's nearest same-class item, which gives all K at once, and neighbours.
 
 Vectors and items prepared in float64, rounding bounds, leading directions and what they leave out, products that are
-timed, the cheapest way to count, tiles, windows and sweeps of matrix products, a kernel that counts a tile on a GPU,
-all pairs, ties, the exact rank of each query's nearest positive, nearest neighbours, recall in draws of the items,
-faiss indexes and their files, right and excluded items, gallery labels and ids, processes that share a ranking.
+timed, the cheapest way to count, tiles, windows and sweeps of matrix products, negatives between positives, a kernel
+that counts a tile on a GPU, all pairs, ties, the exact rank of each query's nearest positive, nearest neighbours,
+recall in draws of the items, faiss indexes and their files, right and excluded items, gallery labels and ids, processes
+that share a ranking.
 
 Types and words: `Product`, `Form`, `Items`, `Relevance`, `Targets`, `Thresholds`, `Pairs`, `Tile`, `AllPairs`,
-`Rounded`, `Leading`, `Way`, `Sample`, `Team`, `Index`; queries (Q, D), gallery (G, D), Hamming, bfloat16, float16,
-Triton.
+`Rounded`, `Leading`, `Way`, `Levels`, `Sample`, `Team`, `Index`; queries (Q, D), gallery (G, D), Hamming, bfloat16,
+float16, Triton.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ float32 and float64: at once where such pairs are few, otherwise for the queries
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.ranking.items import BLOCK_ROWS, Items, Table, find_self_indices, items_of, label_array
-from layerprobe.ranking.relevance import relevance_of
-from layerprobe.ranking.vectors import form_of
+from layerprobe.ranking.relevance import Relevance, relevance_of
+from layerprobe.ranking.vectors import form_of, queries_at_once
 from layerprobe.system.computing import full_precision
 from layerprobe.values.retrieval import Lone, Ranks, Retrieval, SearchRules, Similarity, Ties
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
+    from layerprobe.ranking.levels import Levels
     from layerprobe.ranking.search import Search
 
 
@@ -51,6 +52,8 @@ RESOLVE_ALL_BELOW = 20_000
 USUAL_KS = (1, 2, 4, 8, 10, 16, 20, 30, 32, 40, 50, 100, 1000)
 # Bytes for each number of a query in memory: as it was read, as it was rounded, and temporary copies.
 _BYTES_PER_NUMBER = 16
+# Levels, and cells of their tables, that are held at once: 100 and 200 MB.
+_LEVELS, _CELLS = 2**20, 2**24
 # Bytes for features on disk, if the caller sets no limit.
 _MEMORY_FROM_DISK = 2**30
 
@@ -113,8 +116,6 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
         NotFiniteError: a row holds NaN or Inf; with the number of rows.
         ValueError: shapes, labels, ids or rules that do not fit together, a K below 1, or an unknown similarity.
     """
-    from layerprobe.ranking.search import Search, Team  # which import torch
-
     queries = items_of(features, labels, "features", similarity)
     if gallery is None:
         if gallery_labels is not None:
@@ -130,15 +131,71 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
     if previous_ranks is not None and len(previous_ranks) != len(queries):
         raise ValueError(f"previous_ranks: ranks of {len(previous_ranks)} queries, not {len(queries)}")
     with full_precision(queries.device):
-        form = form_of(queries, searched, similarity)
-        marks, searched_marks = relevance.marks
-        marked = Items(queries.rows, marks)
-        found_in = marked if gallery is None else Items(searched.rows, searched_marks)
-        further = not isinstance(resolve, RecallAlone)
-        search = Search(marked, found_in, relevance, form, Team(group), further=further)
+        search = _prepare_search(queries, searched, relevance, similarity)
+        search = replace(search, team=replace(search.team, group=group), further=not isinstance(resolve, RecallAlone))
         if previous_ranks is not None:
             return _complete_ranks(search, previous_ranks, ks, memory)
-        return _ranks(_counts(search, ks, memory), form.zeros)
+        return _ranks(_counts(search, ks, memory), search.form.zeros)
+
+
+def _prepare_search(queries: Items, gallery: Items, relevance: Relevance, similarity: Similarity) -> Search:
+    """The search of queries in a gallery, which is the same object where they are searched among themselves."""
+    from layerprobe.ranking.search import Search, Team  # which import torch
+
+    form = form_of(queries, gallery, similarity)
+    marks, searched_marks = relevance.marks
+    marked = Items(queries.rows, marks)
+    found_in = marked if gallery is queries else Items(gallery.rows, searched_marks)
+    return Search(marked, found_in, relevance, form, Team())
+
+
+def positive_levels(retrieval: Retrieval) -> Iterator[Levels]:
+    """The positives of each query, closest first, and how many negatives are above and through each.
+
+    Time: a product of all pairs in float32, and a place for each negative. Memory: that of `nearest_positive_ranks`,
+    however large the classes are.
+
+    Yields:
+        Those of some queries at a time, in order; all but the last as many as whole blocks of `similarity_blocks`.
+
+    Raises:
+        NotFiniteError: a row holds NaN or Inf.
+    """
+    queries = items_of(retrieval.features, retrieval.labels, "features", retrieval.similarity)
+    gallery = queries
+    if retrieval.gallery is not None:
+        gallery = items_of(retrieval.gallery, retrieval.gallery_labels, "gallery", retrieval.similarity)
+    relevance = relevance_of(retrieval.labels, retrieval.gallery_labels, retrieval.own, retrieval.rules)
+    with full_precision(queries.device):
+        search = _prepare_search(queries, gallery, relevance, retrieval.similarity)
+        for rows in _level_parts(relevance.counts()[0], _rows_at_once(search, retrieval.memory), len(gallery)):
+            yield _part(search, rows).levels()
+
+
+def _level_parts(positives: NDArray[np.int64], most: int, gallery: int) -> Iterator[slice]:
+    """Queries whose levels are in memory at once."""
+    from layerprobe.ranking.levels import bins_of
+
+    step, start = queries_at_once(gallery), 0
+    while start < len(positives):
+        stop = start + step
+        while stop < len(positives):
+            further = positives[start : stop + step]
+            cells = len(further) * bins_of(int(further.max()), gallery)
+            if len(further) > most or further.sum() > _LEVELS or cells > _CELLS:
+                break
+            stop += step
+        yield slice(start, min(stop, len(positives)))
+        start = stop
+
+
+def _part(search: Search, rows: slice) -> Search:
+    """The search of some of its queries; the same where these are all, and in memory."""
+    queries = search.queries
+    if rows.stop - rows.start >= len(queries) and not queries.on_disk:
+        return replace(search, in_order=search.gallery.on_disk)
+    some = Items(queries.take(rows), queries.labels[rows])
+    return replace(search, queries=some, relevance=search.relevance[rows], in_order=True)
 
 
 def _ks(resolve: Resolve, size: int) -> frozenset[int] | None:
@@ -170,15 +227,9 @@ def integer_k(k: object) -> int:
 
 def _counts(search: Search, ks: frozenset[int] | None, memory: int | None) -> NDArray[np.int64]:
     """(4, Q) counts, also of queries that are on disk or too many for memory."""
-    queries, rows = search.queries, _rows_at_once(search, memory)
-    if rows >= len(queries) and not queries.on_disk:
-        return _numpy(replace(search, in_order=search.gallery.on_disk).counts(ks))
-    parts = []
-    for start in range(0, len(queries), rows):
-        block = slice(start, start + rows)
-        some = Items(queries.take(block), queries.labels[block])
-        parts.append(_numpy(replace(search, queries=some, relevance=search.relevance[block], in_order=True).counts(ks)))
-    return np.concatenate(parts, 1)
+    count, size = len(search.queries), _rows_at_once(search, memory)
+    parts = (slice(start, min(start + size, count)) for start in range(0, count, size))
+    return np.concatenate([_numpy(_part(search, rows).counts(ks)) for rows in parts], 1)
 
 
 def _rows_at_once(search: Search, memory: int | None) -> int:

@@ -13,11 +13,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from layerprobe.ranking.items import Items, block_rows, cuts
+from layerprobe.ranking.levels import Levels, count_levels
 from layerprobe.ranking.positives import Chosen, nearest_positives, pair_similarities, positive_similarities
 from layerprobe.ranking.products import Product, float32, half_precision, seconds_per_number
 from layerprobe.ranking.relevance import Pairs, Relevance
 from layerprobe.ranking.rounded import Leading
-from layerprobe.ranking.sweep import FEW, Targets, Way, count_blocks, count_symmetric, works_in_one_pass
+from layerprobe.ranking.sweep import (
+    FEW,
+    Targets,
+    Way,
+    count_blocks,
+    count_symmetric,
+    sweep_blocks,
+    sweep_symmetric,
+    works_in_one_pass,
+)
 from layerprobe.ranking.vectors import Form
 
 if TYPE_CHECKING:
@@ -138,14 +148,8 @@ class Search:
 
     def _counts_of_pairs(self) -> Tensor:
         """The counts from every pair in float64: rows that are sorted by class do not have the right items together."""
-        held = None if self.in_order else [self.form.vectors(block) for block in self.gallery.blocks()]
         counts = np.zeros((4, len(self.queries)), np.int64)
-        for rows in cuts(len(self.queries), max(1, _CELLS // len(self.gallery)))[self.team.share]:
-            queries, relevance = self.form.vectors(self.queries.take(rows)), self.relevance[rows]
-            blocks = held or (self.form.vectors(block) for block in self.gallery.blocks())
-            similarities = torch.cat([self.form.similarities(queries, block) for block in blocks], 1)
-            relevance.take_out(similarities)
-            right = relevance.right(similarities.device)
+        for rows, queries, similarities, right in self._blocks_of_pairs(self.team.share):
             nearest = torch.where(right, similarities, -torch.inf).amax(1, keepdim=True)
             window = self.form.windows(queries)[:, None]
             above = similarities > nearest + window  # no right item; of a lone query all that are there
@@ -154,6 +158,63 @@ class Search:
             kinds = above, above, through & ~right & ~above, through & right
             counts[:, rows] = [np.count_nonzero(kind.cpu().numpy(), axis=1) for kind in kinds]
         return self.team.total(torch.from_numpy(counts).to(self.form.origin.device))
+
+    def _blocks_of_pairs(self, share: slice = slice(None)) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+        """Some queries, their vectors, and their float64 similarities to all items, of which some are right.
+
+        Excluded items are at -inf.
+        """
+        held = None if self.in_order else [self.form.vectors(block) for block in self.gallery.blocks()]
+        for rows in cuts(len(self.queries), max(1, _CELLS // len(self.gallery)))[share]:
+            queries, relevance = self.form.vectors(self.queries.take(rows)), self.relevance[rows]
+            blocks = held or (self.form.vectors(block) for block in self.gallery.blocks())
+            similarities = torch.cat([self.form.similarities(queries, block) for block in blocks], 1)
+            relevance.take_out(similarities)
+            yield rows, queries, similarities, relevance.right(similarities.device)
+
+    def levels(self) -> Levels:
+        """The positives of each query, and the negatives around them; by this process alone."""
+        if self.relevance.held_labels is not None:
+            return self._levels_of_pairs()
+        order = self.queries.by_class
+        queries = self._sorted_gallery if self._itself else self._chosen(self.queries, order)
+        counter = count_levels(
+            *self._every_positive(queries), queries, self._windows(queries), self.form, len(self.gallery)
+        )
+        if self._itself:
+            sweep_symmetric(counter)
+        else:
+            sweep_blocks(counter, self._every_block())
+        counter.count(*self._of_pairs(queries, self._other_no_negatives()), -1)
+        return counter.counts()[torch.from_numpy(np.argsort(order)).to(self.queries.device)]
+
+    def _every_positive(self, queries: Chosen) -> tuple[Tensor, Tensor]:
+        """(P,) places of queries and (P,) their similarities to all positives."""
+        if self.relevance.positives is not None:
+            return self._of_pairs(queries, self.relevance.positives)
+        places, similarities = [], []
+        for block in self._every_block() if self.in_order else [queries if self._itself else self._sorted_gallery]:
+            for rows, of_class in positive_similarities(queries, block, self.relevance, self.form):
+                there = of_class.isfinite()
+                places.append(rows.repeat_interleave(there.sum(1)))
+                similarities.append(of_class[there])
+        none = self.form.origin.new_zeros(0)
+        return torch.cat([none.long(), *places]), torch.cat([none, *similarities])
+
+    def _levels_of_pairs(self) -> Levels:
+        """The same from every pair in float64."""
+        places, positives = [], []
+        for rows, _, similarities, right in self._blocks_of_pairs():
+            right &= similarities.isfinite()
+            places.append(right.nonzero()[:, 0] + rows.start)
+            positives.append(similarities[right])
+        chosen = self._chosen(self.queries, np.arange(len(self.queries)))
+        found = torch.cat(places), torch.cat(positives)
+        counter = count_levels(*found, chosen, self._windows(chosen), self.form, len(self.gallery))
+        for rows, _, similarities, right in self._blocks_of_pairs():
+            wrong = ~right & similarities.isfinite()
+            counter.count(wrong.nonzero()[:, 0] + rows.start, similarities[wrong])
+        return counter.counts()
 
     def _chosen(self, items: Items, order: NDArray[np.intp]) -> Chosen:
         """Items in memory in the given order."""
@@ -319,11 +380,15 @@ class Search:
             block = Chosen(vectors.__getitem__, gallery.labels[places], gallery.index[places])
         return targets[_spread(len(targets.nearest), _QUERIES_OF_A_SAMPLE)], block
 
+    def _other_no_negatives(self) -> Pairs:
+        """Pairs of other marks that are no negatives."""
+        pairs = self.relevance.no_negatives()
+        return pairs.where(self.queries.labels[pairs.queries] != self.gallery.labels[pairs.items])
+
     def _removed_counts(self, targets: Targets) -> Tensor:
         """int64 (2, Q): items of other marks that are no negatives: closer than the nearest positive, and tied."""
         removed = torch.zeros(2, len(targets.nearest), dtype=torch.int64, device=targets.nearest.device)
-        pairs = self.relevance.no_negatives()
-        pairs = pairs.where(self.queries.labels[pairs.queries] != self.gallery.labels[pairs.items])
+        pairs = self._other_no_negatives()
         if not len(pairs):
             return removed
         places, similarities = self._of_pairs(targets.queries, pairs)

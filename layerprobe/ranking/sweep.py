@@ -224,12 +224,12 @@ def similarities_of(queries: Chosen, gallery: Chosen, form: Form, pairs: Tensor)
         pairs: (2, P) places of queries and of items.
 
     Returns:
-        (P,) places of queries, sorted, and (P,) their similarities.
+        (P,) what sorts the pairs by query, and (P,) their similarities in that order.
     """
     (rows, row_places), (items, item_places) = (torch.unique(places, return_inverse=True) for places in pairs)
     order = row_places.argsort()
     vectors = queries.vectors(rows.cpu().numpy()), gallery.vectors(items.cpu().numpy())
-    return pairs[0][order], form.of_places(*vectors, row_places[order], item_places[order])
+    return order, form.of_places(*vectors, row_places[order], item_places[order])
 
 
 class _TileCounts:
@@ -469,8 +469,8 @@ class _TileCounts:
                 exact = self.form.of_pairs(self.targets.queries.vectors(pairs[0]), gallery.vectors(pairs[1]))
                 self._count(pairs[0], exact[:, None])
                 continue
-            mine, exact = similarities_of(self.queries, gallery, self.form, pairs)
-            self._count(mine, exact[:, None])
+            order, exact = similarities_of(self.queries, gallery, self.form, pairs)
+            self._count(pairs[0][order], exact[:, None])
 
     def counts(self) -> Tensor:
         """The fewest and the most negatives that are closer, and the ties where these are equal."""

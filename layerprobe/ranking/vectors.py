@@ -266,9 +266,14 @@ def similarity_blocks(items: Comparable, relevance: Relevance) -> Iterator[tuple
     Yields:
         The queries and their (B, G) float64 similarities, new memory each; excluded items are -inf.
     """
-    rows = max(1, _BLOCK // len(items.gallery))
+    rows = queries_at_once(len(items.gallery))
     for start in range(0, len(items.queries), rows):
         block = slice(start, start + rows)
         similarities = items.queries[block] @ items.gallery.T
         relevance[block].take_out(similarities)
         yield block, similarities
+
+
+def queries_at_once(gallery: int) -> int:
+    """Queries of a block of `similarity_blocks`, in a gallery of so many items."""
+    return max(1, _BLOCK // gallery)

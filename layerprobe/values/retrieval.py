@@ -318,6 +318,7 @@ class Retrieval:
         classifier: trained on this layer, if any.
         rules: which items are right or excluded beyond the class; None: the classes alone. Only metrics
             that rank follow them.
+        memory: bytes that a search may take, as of `nearest_positive_ranks`; None: no limit.
     """
 
     features: NDArray[Any] | Tensor
@@ -329,6 +330,7 @@ class Retrieval:
     count: Callable[[], Ranks]
     classifier: Classifier | None = None
     rules: SearchRules | None = None
+    memory: int | None = None
 
     @property
     def searched_labels(self) -> NDArray[np.int64]:
