@@ -17,6 +17,7 @@ DATASETS = {
     "csv": "layerprobe.data.csv_file:SPEC",
     "parquet": "layerprobe.data.tables:PARQUET",
     "hf-dataset": "layerprobe.data.tables:HF_DATASET",
+    "wds": "layerprobe.data.tar_shards:SPEC",
     "cub200": "layerprobe.data.cub200:SPEC",
     "cars196": "layerprobe.data.cars196:SPEC",
     "sop": "layerprobe.data.sop:SPEC",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from layerprobe.data.images import WHITE, Box, ImageFile, crop, read_image
 from layerprobe.data.splits import Dataset, Image, Split
-from layerprobe.data.table_images import TableImage
+from layerprobe.data.table_images import TableImage, TarImage
 from layerprobe.system.errors import DataError
 from layerprobe.system.wording import first_named
 
@@ -59,10 +59,13 @@ class Files:
         return "\0".join([str(self.origin.resolve()), *self.ids])
 
     def file(self, name: str) -> ImageFile:
-        """The file, or the row of a table, of a name."""
+        """The file, or the row of a table, of a name; in a tar file the row is `BYTE+SIZE`."""
         if self.column is None:
             return self.root / name
         table, _, row = name.rpartition(":")
+        if "+" in row:
+            offset, size = row.split("+")
+            return TarImage(self.root / table, int(offset), int(size))
         return TableImage(self.root / table, self.column, int(row))
 
     def some(self, indices: Sequence[int]) -> Files:

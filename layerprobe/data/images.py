@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from PIL.Image import DecompressionBombError, Transpose
 
 from layerprobe.data.splits import Image
-from layerprobe.data.table_images import TableImage
+from layerprobe.data.table_images import TableImage, TarImage
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file
 from layerprobe.system.memory import memory_faults_told
@@ -213,7 +213,7 @@ def _agrees(decode: _Decode, subsampling: int, *, progressive: bool) -> bool:
     return np.array_equal(_pixels(decode, file), np.asarray(PIL.Image.open(io.BytesIO(file))))
 
 
-ImageFile = Path | TableImage
+ImageFile = Path | TableImage | TarImage
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are the first ones outside
 _PIXEL_LIMIT = 89_000_000
 # A thinner image, scaled to a shorter side of 247 pixels, would take gigabytes.

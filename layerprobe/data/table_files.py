@@ -71,7 +71,7 @@ def table_files(root: Path) -> TableFiles:
         if not paths:
             raise DataError("no file has such a name", file=root, fix=EXPECTED)
         folder = Path(os.path.commonpath([path.parent for path in paths]))
-        return TableFiles(folder, _split_by_name(folder, paths))
+        return TableFiles(folder, split_by_name(folder, paths))
     if is_on_the_hub(str(root)):
         return _in_folder(_cache_files(str(root)))
     raise DataError("no such file or folder", file=root, fix=EXPECTED)
@@ -93,7 +93,7 @@ def _in_folder(folder: Path) -> TableFiles:
     ]
     if not paths:
         raise DataError("no parquet file and no saved data set lies there", file=folder, fix=EXPECTED)
-    return TableFiles(folder, _split_by_name(folder, paths))
+    return TableFiles(folder, split_by_name(folder, paths))
 
 
 def _saved_files(folder: Path, split: str) -> list[TableFile]:
@@ -138,7 +138,7 @@ def _inside(name: str) -> str:
     return name
 
 
-def _split_by_name(folder: Path, paths: Iterable[Path]) -> list[TableFile]:
+def split_by_name(folder: Path, paths: Iterable[Path]) -> list[TableFile]:
     """The files with the splits that their names, or else their folders in this one, begin with, as on the Hub."""
     places = [(path, path.relative_to(folder).parent.name) for path in paths]
     files = [TableFile(path, _word(path.name) or _word(above)) for path, above in places]
@@ -233,6 +233,7 @@ class ImageTable:
             any.
         of_structs: whether an image is a struct, as `datasets` has it.
         embedded: whether the files have the images' bytes; else the images are at the paths.
+        addresses: where the image of each row lies in its file, see `Files.file`; empty: by the row in it.
     """
 
     files: Sequence[TableFile]
@@ -243,6 +244,7 @@ class ImageTable:
     cells: Mapping[str, Sequence[Any]]
     of_structs: bool
     embedded: bool
+    addresses: Sequence[str] = ()
 
     def __len__(self) -> int:
         return sum(self.counts)

@@ -1,4 +1,4 @@
-"""The bytes of images that lie in the rows of parquet and Arrow files, read one at a time as if each were a file."""
+"""The bytes of images in rows of parquet and Arrow files and in tar files, read one at a time like files."""
 
 from __future__ import annotations
 
@@ -55,6 +55,31 @@ class TableImage:
             raise unreadable_table(self.table, error) from error
         if content is None:
             raise DataError("has no image", file=self, fix="Remove the row", kind="missing")
+        return io.BytesIO(content)
+
+
+@dataclass(frozen=True)
+class TarImage:
+    """An image in a tar file, with those methods of `Path` by which image files are read."""
+
+    shard: Path
+    offset: int
+    size: int
+    suffix: ClassVar[str] = ""
+
+    def __str__(self) -> str:
+        return f"{self.shard}: at byte {self.offset}"
+
+    def stat(self) -> os.stat_result:
+        """The status of the tar file."""
+        return self.shard.stat()
+
+    def open(self, _: Literal["rb"] = "rb") -> io.BytesIO:
+        """The image's bytes."""
+        with self.shard.open("rb", buffering=0) as stream:
+            content = os.pread(stream.fileno(), self.size, self.offset)
+        if len(content) < self.size:
+            raise DataError("the tar file is shorter now", file=self, fix="Get it again", kind="unreadable")
         return io.BytesIO(content)
 
 

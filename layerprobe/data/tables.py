@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from layerprobe.data.image_files import (
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Role, divide_rows
 from layerprobe.data.subsets import count_train_classes, divide_classes
-from layerprobe.data.table_files import ImageTable, read_table, table_files
+from layerprobe.data.table_files import ImageTable, TableFiles, read_table, table_files
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 
 _SPLIT, _DIVIDING = "split", ("is_query", "is_gallery")
@@ -37,7 +37,18 @@ _USE_ONE = "Use one alone by --set data.use_split=NAME: the first half of its cl
 
 
 @dataclass(frozen=True)
-class _Selection:
+class TableFormat:
+    """How the files of a data set are listed, and how their rows are read."""
+
+    list_files: Callable[[Path], TableFiles]
+    read: Callable[..., ImageTable]
+
+
+_FILES = TableFormat(table_files, read_table)
+
+
+@dataclass(frozen=True)
+class Selection:
     """Which columns and rows are used, as the keys of [data] of the same names."""
 
     image_column: str = ""
@@ -80,8 +91,15 @@ def load(  # noqa: PLR0913 - its keys of [data]
         train_classes: see `folder`.
         class_seed: see `folder`.
     """
-    selection = _Selection(image_column, label_column, id_column, split_column, use_split)
-    dataset = _read(root, selection, train_classes=train_classes, class_seed=class_seed)
+    selection = Selection(image_column, label_column, id_column, split_column, use_split)
+    return load_table(root, _FILES, selection, train_classes=train_classes, class_seed=class_seed)
+
+
+def load_table(
+    root: Path, kind: TableFormat, selection: Selection, *, train_classes: int | None, class_seed: int | None
+) -> Dataset:
+    """As `load`, of files of any kind."""
+    dataset = _read(root, kind, selection, train_classes=train_classes, class_seed=class_seed)
     files = [split.image for split in dataset.splits.values() if isinstance(split.image, Files)]
     names = dict.fromkeys(name for image in files if image.column is None for name in image.names)
     sizes = sizes_of(files[0].root, names) if names else []
@@ -107,18 +125,23 @@ def _every_row(  # noqa: PLR0913 - as `load`
     use_split: str = "",
 ) -> Dataset:
     """Every image, also where files are missing or a class is in two splits."""
-    return _read(root, _Selection(image_column, label_column, id_column, split_column, use_split))
+    return load_every_row(root, _FILES, Selection(image_column, label_column, id_column, split_column, use_split))
+
+
+def load_every_row(root: Path, kind: TableFormat, selection: Selection) -> Dataset:
+    """Every image of files of any kind, also where files are missing or a class is in two splits."""
+    return _read(root, kind, selection, train_classes=None, class_seed=None)
 
 
 def _read(
-    root: Path, selection: _Selection, *, train_classes: int | None = None, class_seed: int | None = None
+    root: Path, kind: TableFormat, selection: Selection, *, train_classes: int | None, class_seed: int | None
 ) -> Dataset:
-    source = table_files(root)
+    source = kind.list_files(root)
     by_file = len(source.splits) > 1 and not selection.split_column
     files = [file for file in source.files if not by_file or selection.use_split in ("", file.split)]
     if not files:
         raise UnknownNameError("split in data.use_split:", selection.use_split, source.splits, file=root)
-    table = read_table(root, files, image=selection.image_column, label=selection.label_column)
+    table = kind.read(root, files, image=selection.image_column, label=selection.label_column)
     for key, column in (("id_column", selection.id_column), ("split_column", selection.split_column)):
         if column and column not in table.cells:
             raise UnknownNameError(f"column of texts or numbers in data.{key}:", column, table.cells, file=root)
@@ -174,7 +197,7 @@ def _require_text(table: ImageTable, row: int, column: str, content: str) -> str
 
 
 def _list_images(
-    folder: Path, table: ImageTable, rows: Sequence[int], names: Sequence[str], selection: _Selection
+    folder: Path, table: ImageTable, rows: Sequence[int], names: Sequence[str], selection: Selection
 ) -> tuple[ListedImages, str]:
     """The images in the rows that are used, and the fingerprint of their files.
 
@@ -183,8 +206,8 @@ def _list_images(
     """
     if table.embedded:
         tables = table.of_each_row([file.path.relative_to(folder).as_posix() for file in table.files])
-        in_file = [row for count in table.counts for row in range(count)]
-        files = Files(folder, [f"{tables[row]}:{in_file[row]:09}" for row in rows], column=table.image)
+        in_file = table.addresses or [f"{row:09}" for count in table.counts for row in range(count)]
+        files = Files(folder, [f"{tables[row]}:{in_file[row]}" for row in rows], column=table.image)
         # The paths where all have different ones, else `SPLIT/ROW`; where a split has no name `ROW`.
         cells = table.cells.get(table.image, [None] * len(table))
         ids = [str(cells[row] or "") for row in rows]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from layerprobe.losses.loss import Loss
 
 # Parameters of a data set, network or loss that no recipe states.
-_NOT_OPTIONS = {"self", "root", "embedding_dim", "num_classes", "seed", "weights", "image_size"}
+_NOT_OPTIONS = {"self", "root", "embedding_dim", "num_classes", "seed", "weights", "image_size", "index_folder"}
 # What a loss's constructor raises: its own ValueError, and torch's errors about a number that fits into no tensor.
 _REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError)
 _TABLES = {"data": ("data set", DATASETS), "net": ("network", NETWORKS), "loss": ("loss", LOSSES)}

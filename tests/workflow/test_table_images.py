@@ -17,6 +17,7 @@ from layerprobe.cli import main
 from layerprobe.data import pixel_cache
 from layerprobe.workflow.manage.cache import list_images
 from tests.data.tabled import as_folder, rows, write
+from tests.data.test_tar_shards import members, shard
 
 SETTINGS = ("data.image_size=28", "net.name=lenet", "net.fc=[8]", "train.epochs=0", "train.batch_size=4",
             "train.images_per_class=2")  # fmt: skip
@@ -80,3 +81,12 @@ def test_a_run_on_a_data_set_of_the_hub_does_not_fetch_it_again(
     shutil.rmtree(tmp_path / "hub")
     monkeypatch.setenv("LAYERPROBE_NAMED_MODELS", "[]")
     assert "you have not named it" in layerprobe("probe", "hub", "--k", "1,3", code=2)
+
+
+def test_scores_of_tar_shards_are_those_of_the_same_files(layerprobe: Run, tmp_path: Path) -> None:
+    as_folder(tmp_path / "images")
+    for number in range(4):
+        shard(tmp_path / "shards" / f"{number:03}.tar", members(rows=range(2 * number, 2 * number + 2), label="txt"))
+    expected = probed(layerprobe, "files", f"folder:{tmp_path / 'images'}")
+    assert probed(layerprobe, "tars", f"wds:{tmp_path}/shards/{{000..003}}.tar") == expected
+    assert len(list(Path("cache/images/shards").iterdir())) == 4

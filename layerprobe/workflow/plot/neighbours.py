@@ -113,7 +113,7 @@ def open_gallery(run: Run, split: str) -> RunGallery:
         fix = "Probe it by layerprobe probe --model python:FILE.py:FUNCTION --data folder:ROOT"
         raise DataError("measured from Python, which keeps no images", file=run.folder, fix=fix)
     recipe = recorded_recipe(record, run.record_file)
-    loaded = from_recipe.load_dataset(recipe.data)
+    loaded = from_recipe.load_dataset(recipe.data, run.folder.parent)
     dataset = from_recipe.build_dataset(recipe, loaded=loaded)
     if split not in dataset.searched:
         raise UnknownNameError(f"split of {run.name}:", split, dataset.searched)

@@ -76,7 +76,7 @@ def _all_missing(run: Run, epoch: int, split: str, taps: tuple[Tap, ...], images
 
 def _without_images(opened: ProbedRun) -> tuple[ProbedRun, Sequence[Callable[[], object]]]:
     """The run with its data set, of which no image is read; and the calls that would hash the files not yet hashed."""
-    decoding, loaded = opened.decoding, from_recipe.load_dataset(opened.recipe.data)
+    decoding, loaded = opened.decoding, from_recipe.load_dataset(opened.recipe.data, opened.decoding.cache)
     to_hash = pending_reads(loaded, decoding.cache / FOLDER / CONTENTS)
     # Decoded images are known by the hashes of their files.
     dataset = from_recipe.build_dataset(opened.recipe, None if to_hash else decoding, loaded)

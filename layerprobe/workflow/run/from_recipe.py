@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from layerprobe import registry
 from layerprobe.data.image_files import Files, read_with
 from layerprobe.data.images import GREY_16, WHITE, level_note
-from layerprobe.data.pixel_cache import held, is_small
+from layerprobe.data.pixel_cache import FOLDER, held, is_small
 from layerprobe.data.search_rules import read_searching, with_search_rules
 from layerprobe.data.splits import Dataset, label_notes, overlaps, require_retrieval, shared_labels
 from layerprobe.data.subsets import with_share, with_validation, with_validation_fold
@@ -55,10 +55,16 @@ _READ_AS = {
 }
 
 
-def load_dataset(data: Data) -> Dataset:
-    """The data set of [data] of a recipe, in original sizes; no image is read."""
+def load_dataset(data: Data, cache: Path | None = None) -> Dataset:
+    """The data set of [data] of a recipe, in original sizes; no image is read.
+
+    Args:
+        cache: in which the index of a large data set is kept; None: it is made anew.
+    """
     spec = registry.load("data set", registry.DATASETS, data.name)
-    common = {"root": Path(data.root or ""), "image_size": max(height_width(data.image_size))}
+    common: dict[str, object] = {"root": Path(data.root or ""), "image_size": max(height_width(data.image_size))}
+    if cache is not None:
+        common["index_folder"] = cache / FOLDER / "shards"
     dataset: Dataset = spec.load(**spec.taken(common), **data.options())
     return dataset
 
@@ -73,7 +79,7 @@ def build_dataset(
             None: neither.
         decode: False: only hash the images, as nobody is going to read their pixels.
     """
-    data, dataset = recipe.data, loaded or load_dataset(recipe.data)
+    data, dataset = recipe.data, loaded or load_dataset(recipe.data, decoding.cache if decoding else None)
     # A list that names a missing image is refused before any image is read.
     searching = read_searching(dataset, **{key: getattr(data, key) for key in SEARCH_KEYS})
     dataset = with_contents(dataset, decoding) if decoding else dataset

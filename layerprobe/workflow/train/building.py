@@ -164,7 +164,7 @@ def build(request: TrainRequest) -> Built:
 
     recipe = request.recipe
     device = from_recipe.choose_device(request.device)
-    loaded = from_recipe.load_dataset(recipe.data)
+    loaded = from_recipe.load_dataset(recipe.data, request.cache)
     dataset = from_recipe.build_dataset(recipe, loaded=loaded)
     net = _build_net(request)
     # A misspelt layer, or an image too small for the network, is reported before anything is written.

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import re
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from layerprobe.data import tables, tar_shards
+from layerprobe.data.contents import with_digests
+from layerprobe.data.image_files import Files
+from layerprobe.data.splits import digests_of
+from layerprobe.data.tar_shards import load
+from layerprobe.system.errors import DataError
+from tests.data.tabled import IMAGES, LABELS, PATHS, rows, write
+from tests.workflow.conftest import Silent
+
+CLASSES = {name: number for number, name in enumerate(dict.fromkeys(LABELS))}
+
+
+def shard(path: Path, members: Mapping[str, bytes | str]) -> Path:
+    """A tar file with these members."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for name, content in members.items():
+            data = content.encode() if isinstance(content, str) else content
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def members(*, rows: range = range(8), label: str = "cls") -> dict[str, bytes | str]:
+    """Images with their labels beside them."""
+    found: dict[str, bytes | str] = {}
+    for row in rows:
+        key = PATHS[row].removesuffix(".jpg")
+        found[f"{key}.jpg"] = IMAGES[row]
+        text = {"cls": str(CLASSES[LABELS[row]]), "txt": f"{LABELS[row]}\n", "json": json.dumps({"label": LABELS[row]})}
+        found[f"{key}.{label}"] = text[label]
+    return found
+
+
+def shards(folder: Path) -> Path:
+    """Four tar files of two images each."""
+    for number in range(4):
+        shard(folder / f"{number:03}.tar", members(rows=range(2 * number, 2 * number + 2), label="txt"))
+    return folder
+
+
+@pytest.mark.parametrize("label", ["cls", "txt", "json"])
+def test_images_labels_and_ids_are_those_of_the_members(tmp_path: Path, label: str) -> None:
+    dataset = load(shard(tmp_path / "a.tar", members(label=label)))
+    names = dataset.class_names
+    assert names == (("0", "1", "2", "3") if label == "cls" else ("ant", "bee", "cat", "dog"))
+    found = {
+        name: (split.labels.tolist(), [split.image(row).shape for row in range(4)], split.ids)
+        for name, split in dataset.splits.items()
+    }
+    expected = tables.load(write(tmp_path / "t.parquet", rows(path=PATHS)), image_column="image", id_column="path")
+    for name, split in expected.splits.items():
+        shapes = [split.image(row).shape for row in range(4)]
+        assert found[name] == (split.labels.tolist(), shapes, split.ids)
+
+
+def test_hashes_are_those_of_the_images(tmp_path: Path) -> None:
+    hashed = [
+        with_digests(dataset, tmp_path / "tables", Silent())
+        for dataset in (
+            load(shard(tmp_path / "a.tar", members())),
+            tables.load(write(tmp_path / "t.parquet", rows())),
+        )
+    ]
+    for name in ("train", "test"):
+        first, other = (digests_of(dataset.splits[name]).tolist() for dataset in hashed)
+        assert first == other
+
+
+@pytest.mark.parametrize("root", ["{000..003}.tar", "*.tar", "", "{000,001,002,003}.tar"])
+def test_a_folder_a_glob_and_braces_name_shards(tmp_path: Path, root: str) -> None:
+    shards(tmp_path / "s")
+    dataset = load(tmp_path / "s" / root if root else tmp_path / "s")
+    assert sum((split.ids for split in dataset.splits.values()), ()) == tuple(PATHS)
+
+
+def test_two_patterns_in_braces_are_each_with_each(tmp_path: Path) -> None:
+    for number in range(4):
+        shard(tmp_path / f"{'ab'[number // 2]}-{number % 2}.tar", members(rows=range(2 * number, 2 * number + 2)))
+    dataset = load(tmp_path / "{a,b}-{0..1}.tar")
+    assert sum((split.ids for split in dataset.splits.values()), ()) == tuple(PATHS)
+
+
+def test_splits_are_those_of_the_files_names(tmp_path: Path) -> None:
+    shard(tmp_path / "train-0.tar", members(rows=range(4)))
+    shard(tmp_path / "query-0.tar", members(rows=range(4, 8, 2)))
+    shard(tmp_path / "gallery-0.tar", members(rows=range(5, 8, 2)))
+    dataset = load(tmp_path)
+    assert {name: len(split) for name, split in dataset.splits.items()} == {"train": 4, "test": 2, "gallery": 2}
+    assert dataset.search_in == {"test": "gallery"}
+
+
+def test_values_of_json_are_columns_and_splits(tmp_path: Path) -> None:
+    contents: dict[str, bytes | str] = {}
+    for row in range(8):
+        contents[f"{row}.jpg"] = IMAGES[row]
+        values = {"kind": LABELS[row], "split": "train" if row < 4 else "test", "camera": row % 2, "boxes": [1]}
+        contents[f"{row}.json"] = json.dumps(values)
+    dataset = load(shard(tmp_path / "a.tar", contents), label_column="kind")
+    assert dataset.class_names == ("ant", "bee", "cat", "dog")
+    assert dataset.splits["test"].columns == {"camera": ("0", "1", "0", "1")}
+
+
+def test_other_members_and_folders_are_passed_over(tmp_path: Path) -> None:
+    path = shard(tmp_path / "a.tar", members())
+    with tarfile.open(path, "a") as tar:
+        folder = tarfile.TarInfo("more")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+        tar.addfile(tarfile.TarInfo("README.md"))
+    assert sum(len(split) for split in load(path).splits.values()) == 8
+
+
+def test_one_of_several_images_is_named_by_its_ending(tmp_path: Path) -> None:
+    contents = {name.replace(".jpg", ".left.jpg"): content for name, content in members().items()}
+    contents |= {name.replace(".left.", ".right."): IMAGES[0] for name in contents if ".left." in name}
+    path = shard(tmp_path / "a.tar", {name: contents[name] for name in sorted(contents)})
+    with pytest.raises(DataError, match=r"ant/0 has several images: left.jpg and right.jpg. Name their"):
+        load(path)
+    assert load(path, image_column="left.jpg").splits["test"].ids[0] == "cat/0.left.jpg"
+
+
+def bad(tmp_path: Path, changed: Mapping[str, bytes | str | None]) -> Path:
+    contents = {**members(), **changed}
+    return shard(tmp_path / "a.tar", {name: x for name, x in sorted(contents.items()) if x is not None})
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"bee/1.cls": None}, r"a.tar: bee/1 has no label. Expected a text KEY.cls or KEY.txt"),
+        ({"bee/1.cls": " "}, "a.tar: bee/1 has no label; it has cls"),
+        (
+            {"bee/1.txt": "bee"},
+            "a.tar: bee/1 has several labels: cls and txt. Name one by --set data.label",
+        ),
+        ({"bee/1.jpg": None}, "a.tar: bee/1 has no image. Remove its members"),
+        (
+            {"bee/1.cls": None, "bee/1.json": '{"label": [1, 2]}'},
+            r"the label of bee/1 is \[1, 2\]. Expected one text",
+        ),
+        ({"bee/1.cls": None, "bee/1.json": '{"label": 0.5}'}, "the label of bee/1 is 0.5. Expected one text or whole"),
+        ({"bee/1.json": "{"}, r"a.tar: bee/1.json is not JSON \(Expecting"),
+        ({"bee/1.json": "[1]"}, r"a.tar: bee/1.json is no JSON object. Expected"),
+        ({"bee/1.cls": b"\xff"}, "a.tar: a label is not UTF-8. Write it again"),
+    ],
+)
+def test_what_is_wrong_with_a_member_is_told_with_its_key(
+    tmp_path: Path, changed: Mapping[str, bytes | str | None], error: str
+) -> None:
+    with pytest.raises(DataError, match=error):
+        load(bad(tmp_path, changed))
+
+
+@pytest.mark.parametrize(
+    ("name", "compress"), [("gzip", gzip.compress), ("bzip2", bz2.compress), ("xz", lzma.compress)]
+)
+def test_a_compressed_tar_is_refused(tmp_path: Path, name: str, compress: object) -> None:
+    path = shard(tmp_path / "a.tar", members())
+    path.write_bytes(compress(path.read_bytes()))  # type: ignore[operator] # one of three functions
+    with pytest.raises(DataError, match=f"a.tar: compressed by {name}, in which no image can be read at its place"):
+        load(path)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.9])
+def test_a_truncated_tar_is_refused(tmp_path: Path, share: float) -> None:
+    path = shard(tmp_path / "a.tar", members())
+    with tarfile.open(path) as tar:
+        end = tar.getmembers()[-1]
+    content = path.read_bytes()[: end.offset_data + 512]
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(DataError, match="a.tar: truncated"):
+        load(path)
+
+
+def test_a_tar_without_its_end_is_refused(tmp_path: Path) -> None:
+    path = shard(tmp_path / "a.tar", members())
+    with tarfile.open(path) as tar:
+        end = tar.getmembers()[-1]
+    path.write_bytes(path.read_bytes()[: end.offset_data + 512])
+    with pytest.raises(DataError, match="a.tar: truncated: the tar file has no end. Get the shard again"):
+        load(path)
+
+
+def test_a_file_that_is_no_tar_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"no tar" * 200)
+    with pytest.raises(DataError, match=r"a.tar: cannot be read as tar \("):
+        load(tmp_path / "a.tar")
+
+
+def test_missing_shards_are_named(tmp_path: Path) -> None:
+    folder = shards(tmp_path / "s")
+    (folder / "002.tar").unlink()
+    with pytest.raises(DataError, match=re.escape("2 of 5 shards are missing: 002.tar, 004.tar. Get them again")):
+        load(folder / "{000..004}.tar")
+    with pytest.raises(DataError, match="no tar file lies there. Expected a tar file"):
+        load(folder / "x*.tar")
+
+
+def test_the_index_is_kept_and_made_anew_for_another_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, read = shard(tmp_path / "a.tar", members()), list[Path]()
+    headers = tar_shards._read_headers
+
+    def counted(file: Path) -> list[tar_shards._Member]:
+        read.append(file)
+        return headers(file)
+
+    monkeypatch.setattr(tar_shards, "_read_headers", counted)
+    for _ in range(2):
+        dataset = load(path, index_folder=tmp_path / "index")
+    assert len(read) == 1
+    shard(path, {**members(), "eel/0.jpg": IMAGES[0], "eel/0.cls": "7"})
+    assert len(load(path, index_folder=tmp_path / "index").class_names) == len(dataset.class_names) + 1
+    (index,) = (tmp_path / "index").iterdir()
+    index.write_text("{")
+    load(path, index_folder=tmp_path / "index")
+    assert len(read) == 3
+
+
+def test_a_shard_that_shrinks_is_told_of(tmp_path: Path) -> None:
+    split = load(shard(tmp_path / "a.tar", members())).splits["test"]
+    assert isinstance(split.image, Files)
+    (tmp_path / "a.tar").write_bytes(b"short")
+    with pytest.raises(DataError, match=r"a.tar: at byte [0-9]+: the tar file is shorter now. Get it again"):
+        split.image(0)
