@@ -292,6 +292,6 @@ SPEC = DatasetSpec(
     unchecked=_every_row,
     argument="FILE",
     holds="tar files of WebDataset",
-    layout="FILE, DIR or 'DIR/{000..999}.tar' with KEY.jpg beside KEY.cls, KEY.txt or KEY.json; perhaps named like splits",
+    layout="FILE, DIR or 'DIR/{000..999}.tar' with KEY.jpg beside KEY.cls, .txt or .json; perhaps named like splits",
     where="https://github.com/webdataset/webdataset",
 )
