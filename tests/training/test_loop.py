@@ -436,14 +436,13 @@ def test_closing_the_epochs_ends_the_data_workers() -> None:
 def on_a_gpu(**options: Any) -> Trainer:
     network, loss, gpu = net(), softmax(), torch.device("cuda")
     network.module.to(gpu)
-    plan: dict[str, Any] = {"epochs": 2, "batches": lambda epoch: BATCHES, "schedule": Schedule()}
-    return Trainer(network, loss.to(gpu), split(), normalise, Plan(**(plan | options)))
+    return Trainer(network, loss.to(gpu), split(), normalise, trainer(epochs=2, **options).plan)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "rmsprop"])
 def test_a_gpu_trains_as_a_cpu(optimizer: str) -> None:
-    ours, cpu = on_a_gpu(optimizer=optimizer), trainer(optimizer=optimizer, epochs=2, weight_decay=5e-4)
+    ours, cpu = on_a_gpu(optimizer=optimizer), trainer(optimizer=optimizer, epochs=2)
     losses = [[result.loss for result in one.epochs()] for one in (ours, cpu)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     torch.testing.assert_close(weight(ours).cpu(), weight(cpu), rtol=1e-3, atol=1e-5)
