@@ -242,7 +242,7 @@ def cells_of(study: str, scores: Sequence[Score], start: Sequence[Score] = ()) -
     untrained = {seeds[run]: recall for run, recall in recalls(start).items()}
     trained = {run: with_start(recall, untrained.get(seeds[run], {})) for run, recall in recalls(scores).items()}
     cells = {}
-    for cell in plan_without_data(load_study(study), Path("cache"), "cpu")[0]:
+    for cell in plan_without_data(load_study(study), Path("cache"))[0]:
         runs = [training.run for training in cell.trainings]
         there = [run for run in runs if run in trained]
         cells[str(cell)] = Trainings(

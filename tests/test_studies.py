@@ -80,11 +80,11 @@ def test_a_study_would_train_and_measure_its_layers(tmp_path: Path, name: str, s
     study = load_study(name, small=small)
     seeds = study.runs.seeds[:1]  # each further one takes as long, and has another number in its runs' names
     study = replace(study, runs=study.runs.model_copy(update={"seeds": seeds}))
-    cells, _ = plan_without_data(study, tmp_path, "cpu")
+    cells, _ = plan_without_data(study, tmp_path)
     assert len({training.run for training in all_of(cells)}) == len(study.variants) * len(study.cells)
     for cell in first_and_last(cells):
         training = cell.trainings[0]
-        recipe, request = training.loaded(), training.request()
+        recipe, request = training.loaded(), training.request("cpu")
         if recipe.net.name not in NETS:
             pytest.skip("its network is another library's")
         layers, dim = layers_of(recipe)
@@ -126,7 +126,7 @@ def test_a_studys_claim_is_a_papers_and_its_table_has_a_question(name: str, smal
 @pytest.mark.parametrize("name", ["emoji", "omniglot", "share"])
 def test_the_findings_are_finished_by_their_scores_alone(name: str, tmp_path: Path) -> None:
     study = load_study(f"findings-{name}")
-    cells, _ = plan_without_data(study, tmp_path, "cpu")
+    cells, _ = plan_without_data(study, tmp_path)
     kept = with_kept(study, cells, README.parents[1] / "docs" / "findings" / f"{name}.csv")
     assert all(is_finished(study, training) for training in all_of(kept))
 
@@ -136,5 +136,5 @@ def test_the_example_of_the_documentation_can_be_planned(tmp_path: Path, small: 
     text = (README.parents[1] / "docs" / "runs.md").read_text(encoding="utf-8")
     example = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     (tmp_path / "mine.toml").write_text(example[0], encoding="utf-8")
-    cells, lacking = plan_without_data(load_study(str(tmp_path / "mine.toml"), small=small), tmp_path, "cpu")
+    cells, lacking = plan_without_data(load_study(str(tmp_path / "mine.toml"), small=small), tmp_path)
     assert ([cell.variant for cell in cells], lacking) == (["triplet"] * 2 + ["softmax"] * 2, ())

@@ -15,7 +15,7 @@ from layerprobe.workflow.study.request import StudyRequest
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(with_options(study, "data jobs scores device"))
+    app.command()(with_options(study, "data jobs scores devices"))
 
 
 def study(
@@ -64,7 +64,7 @@ def study(
 
     studying = request(loaded, cache)
     if dry_run:
-        cells, lacking = plan_without_data(loaded, cache, studying.device, studying.data)
+        cells, lacking = plan_without_data(loaded, cache, studying.data)
         if lacking:
             terminal.result(plan_values(loaded, cells, lacking), plan_table(loaded, cells, lacking))
             return

@@ -61,6 +61,14 @@ def require_device_name(name: str) -> None:
         raise RecipeError(f"unknown device {name!r}", fix="Known: auto, cpu, cuda, cuda:0")
 
 
+def device_names(text: str) -> tuple[str, ...]:
+    """The devices of a list with commas; whether there are such devices is not looked at."""
+    names = tuple(text.split(","))
+    for name in names:
+        require_device_name(name)
+    return names
+
+
 def split_python(name: str) -> tuple[Path, str]:
     """File and function of `FILE.py:FUNCTION`; the file need not exist."""
     file, _, function = name.rpartition(":")

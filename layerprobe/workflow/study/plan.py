@@ -44,7 +44,6 @@ class StudyTraining:
     settings: tuple[str, ...]
     layers: tuple[str, ...] | None
     cache: Path
-    device: str = "auto"
     kept: tuple[Score, ...] = ()
 
     def scores(self) -> Sequence[Score]:
@@ -61,11 +60,11 @@ class StudyTraining:
         keep = run.read().recipe.get("train", {}).get("keep", recipe.train.keep)
         return replace(recipe, train=recipe.train.model_copy(update={"keep": keep}))
 
-    def request(self) -> TrainRequest:
-        """The call of `train` that makes it."""
+    def request(self, device: str) -> TrainRequest:
+        """The call of `train` that makes it on a device."""
         recipe = self.loaded()
         probe = recipe.probe.layers if self.layers is None else tuple(dict.fromkeys(map(_unreduced, self.layers)))
-        return TrainRequest(recipe, overridden=True, cache=self.cache, run=self.run, device=self.device, probe=probe)
+        return TrainRequest(recipe, overridden=True, cache=self.cache, run=self.run, device=device, probe=probe)
 
 
 @dataclass(frozen=True)
@@ -81,14 +80,14 @@ class Cell:
         return ": ".join(filter(None, (self.variant, values))) or "the only cell"
 
 
-def plan(study: Study, cache: Path, device: str, data: Sequence[str] = (), *, scores: Path | None = None) -> list[Cell]:
+def plan(study: Study, cache: Path, data: Sequence[str] = (), *, scores: Path | None = None) -> list[Cell]:
     """The cells of a study; every recipe is checked, no image is read.
 
     Args:
         data: NAME:DIR for the data sets that its recipes name.
         scores: a file of scores of finished trainings.
     """
-    cells, lacking = plan_without_data(study, cache, device, data)
+    cells, lacking = plan_without_data(study, cache, data)
     if scores is not None:
         cells = with_kept(study, cells, scores)
     if lacking and not all(is_finished(study, training) for training in all_of(cells)):
@@ -97,9 +96,7 @@ def plan(study: Study, cache: Path, device: str, data: Sequence[str] = (), *, sc
     return cells
 
 
-def plan_without_data(
-    study: Study, cache: Path, device: str, data: Sequence[str] = ()
-) -> tuple[list[Cell], tuple[str, ...]]:
+def plan_without_data(study: Study, cache: Path, data: Sequence[str] = ()) -> tuple[list[Cell], tuple[str, ...]]:
     """As `plan`, and the data sets whose folder is not given, each as `--data` takes it: such a cell cannot train."""
     roots = _Roots(study.name, dict(map(_given_root, data)))
     cells: list[Cell] = []
@@ -116,7 +113,7 @@ def plan_without_data(
                 raise RecipeError(text, file=study.name, fix="Leave it out, or train longer")
             unseeded = replace(recipe, train=recipe.train.model_copy(update={"seed": 0}))  # one name for all seeds
             run = named_run(cache, f"{study.name}-{unseeded.identity()[:6]}-s{seed}").name
-            trainings.append(StudyTraining(run, reference, settings, layers, cache, device))
+            trainings.append(StudyTraining(run, reference, settings, layers, cache))
         cell = Cell(values, tuple(trainings), variant.name)
         for training in trainings:
             if (other := owners.setdefault(training.run, cell)) is not cell:

@@ -24,6 +24,7 @@ from layerprobe.values.scores import Score, is_fraction, note_text
 from layerprobe.workflow.plot.over_trainings import line_name
 from layerprobe.workflow.plot.plot import plot, require_options
 from layerprobe.workflow.plot.request import PlotRequest
+from layerprobe.workflow.run.from_recipe import choose_device
 from layerprobe.workflow.run.outputs import require_output
 from layerprobe.workflow.run.runs import find_run
 from layerprobe.workflow.study.plan import (
@@ -276,7 +277,7 @@ def cells_of(request: StudyRequest) -> list[Cell]:
     study, scores = request.study, request.scores
     if scores is not None and study.end.plot is not None:
         raise RecipeError("a plot needs the runs, not their scores", file=study.name, fix="Leave out --scores")
-    return plan(study, request.cache, request.device, request.data, scores=scores)
+    return plan(study, request.cache, request.data, scores=scores)
 
 
 def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
@@ -291,9 +292,11 @@ def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
     try:
         if missing := _missing(study, cells):
             require_weights(missing)
+            for name in request.devices:
+                choose_device(name)  # one that is not there is told before the trainings
             require_images(study, all_of(cells), request.cache, listener)
             listener.say(f"study {study.name}: {len(missing)} of {len(all_of(cells))} trainings to do")
-            train_all(missing, request.jobs, partial(is_finished, study), study.name, listener)
+            train_all(missing, request, partial(is_finished, study), listener)
     finally:  # also those of a study that was stopped
         if request.scores is not None:
             keep_scores(study, cells, request.scores)
@@ -331,13 +334,13 @@ def estimate_study(request: StudyRequest, listener: Listener) -> Estimate:
     missing = _missing(study, cells)
     if missing:
         require_images(study, all_of(cells), request.cache, listener)
-    at_once = max(1, min(request.jobs, len(missing)))
+    at_once = max(1, min(request.at_once, len(missing)))
     with as_in_training():
         for cell in cells:
             missing_trainings = [training for training in cell.trainings if training in missing]
             if not missing_trainings:
                 continue
-            estimate = estimate_training(missing_trainings[0].request())
+            estimate = estimate_training(missing_trainings[0].request(request.devices[0]))
             total = replace(
                 total,
                 seconds=total.seconds + estimate.seconds * len(missing_trainings) / at_once,

@@ -20,6 +20,7 @@ from layerprobe.system.memory import keep_freed_memory, memory_faults_told
 from layerprobe.system.progress import Listener, Silent, Task, stoppable
 from layerprobe.workflow.run.runs import named_run, require_free
 from layerprobe.workflow.study.plan import StudyTraining
+from layerprobe.workflow.study.request import StudyRequest
 from layerprobe.workflow.train.train import train
 
 THREADS = 1  # of each process; another number would give other bits
@@ -27,32 +28,35 @@ _PAUSE = 0.5  # seconds between two looks at runs that another process holds
 
 
 def train_all(
-    waiting: list[StudyTraining], jobs: int, is_finished: Callable[[StudyTraining], bool], name: str, listener: Listener
+    waiting: list[StudyTraining],
+    request: StudyRequest,
+    is_finished: Callable[[StudyTraining], bool],
+    listener: Listener,
 ) -> None:
     """Train the runs of a study; one that another process holds is waited for.
 
     Args:
         waiting: the trainings that are not finished.
-        jobs: how many are trained at once.
+        request: how many are trained at once, and the devices that they take in turn.
         is_finished: asked again before each is begun, as another process may have trained it.
-        name: of the study.
 
     Raises:
         LayerprobeError: the first error of a training; after one that diverged the others are trained all the same.
     """
+    name = request.study.name
     with listener.task(f"study {name}", len(waiting), "trainings") as task, stoppable() as stop:
-        crew = _Crew([*waiting], jobs, is_finished, listener, task)
+        crew = _Crew([*waiting], request, is_finished, listener, task)
         try:
             while crew.goes_on() and not stop:
                 crew.start()
                 crew.listen()
             if stop:  # let the processes end at their next step
-                for _, process in crew.running.values():
+                for _, process, _ in crew.running.values():
                     process.terminate()
-                for _, process in crew.running.values():
+                for _, process, _ in crew.running.values():
                     process.join()
         finally:  # stored files are complete
-            for _, process in crew.running.values():
+            for _, process, _ in crew.running.values():
                 process.kill()
         stop.raise_if_asked(f"study {name}: stopped; the same command resumes")
     if crew.errors:
@@ -71,14 +75,14 @@ class _Sender(Silent):
             self.connection.send(text)
 
 
-def _serve(training: StudyTraining, connection: Connection) -> None:
+def _serve(training: StudyTraining, device: str, connection: Connection) -> None:
     serve()
     keep_freed_memory()
     torch.set_num_threads(THREADS)
     ended: LayerprobeError | None = None
     try:
         with threadpool_limits(THREADS), memory_faults_told():
-            train(training.request(), _Sender(connection))
+            train(training.request(device), _Sender(connection))
     except LayerprobeError as error:
         ended = error
     connection.send(ended)
@@ -86,14 +90,14 @@ def _serve(training: StudyTraining, connection: Connection) -> None:
 
 @dataclass
 class _Crew:
-    """The trainings that wait, and the processes that train."""
+    """The trainings that wait, and the processes that train, each with its device's place in the list."""
 
     waiting: list[StudyTraining]
-    jobs: int
+    request: StudyRequest
     is_finished: Callable[[StudyTraining], bool]
     listener: Listener
     task: Task
-    running: dict[Connection, tuple[StudyTraining, BaseProcess]] = field(default_factory=dict)
+    running: dict[Connection, tuple[StudyTraining, BaseProcess, int]] = field(default_factory=dict)
     errors: list[LayerprobeError] = field(default_factory=list)
     waited_for: set[str] = field(default_factory=set)
 
@@ -109,7 +113,7 @@ class _Crew:
             multiprocessing.set_forkserver_preload([__name__])  # torch is imported once
         context = multiprocessing.get_context(start_method())
         for training in [*self.waiting]:
-            if len(self.running) >= self.jobs:
+            if len(self.running) >= self.request.at_once:
                 return
             try:
                 require_free(named_run(training.cache, training.run))
@@ -120,11 +124,18 @@ class _Crew:
             if self.is_finished(training):
                 self._done(training)
                 continue
+            place = self._free_place()
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_serve, args=(training, theirs), name=training.run)  # type: ignore[attr-defined] # of every start method
+            arguments = training, self.request.devices[place], theirs
+            process = context.Process(target=_serve, args=arguments, name=training.run)  # type: ignore[attr-defined] # of every start method
             process.start()
             theirs.close()
-            self.running[ours] = training, process
+            self.running[ours] = training, process, place
+
+    def _free_place(self) -> int:
+        """The first device in the list with the fewest trainings."""
+        taken = [place for _, _, place in self.running.values()]
+        return min(range(len(self.request.devices)), key=taken.count)
 
     def listen(self) -> None:
         """Hear what the processes say, for a moment."""
@@ -132,7 +143,7 @@ class _Crew:
             time.sleep(_PAUSE)
             return
         ready = wait([*self.running], _PAUSE)
-        for connection, (training, process) in [*self.running.items()]:
+        for connection, (training, process, _) in [*self.running.items()]:
             if connection not in ready:
                 continue
             try:

@@ -50,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("study")
     file, cache = folder / "tiny.toml", folder / "cache"
     file.write_text(TINY)
-    table = run_study(StudyRequest(load_study(str(file)), cache, 2, "cpu"), Silent())
+    table = run_study(StudyRequest(load_study(str(file)), cache, None, ("cpu", "cpu")), Silent())
     assert isinstance(table, StudyTable)
     return Made(file, cache, table)
 
@@ -59,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def copied(made: Made, tmp_path: Path) -> StudyRequest:
     """The study with its finished runs in a cache of the test's own."""
     shutil.copytree(made.cache, tmp_path / "cache")
-    return StudyRequest(load_study(str(made.file)), tmp_path / "cache", 1, "cpu")
+    return StudyRequest(load_study(str(made.file)), tmp_path / "cache", devices=("cpu",))
 
 
 @pytest.fixture

@@ -113,8 +113,8 @@ def test_a_study_that_is_killed_trains_no_finished_run_again(made: Made, tmp_pat
     with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         finished_one(cache, process)
         process.kill()
-    request = StudyRequest(load_study(str(made.file)), cache, 1, "cpu")
-    trainings = all_of(plan(request.study, cache, "cpu"))
+    request = StudyRequest(load_study(str(made.file)), cache, devices=("cpu",))
+    trainings = all_of(plan(request.study, cache))
     deadline = time.monotonic() + 60
     while any(Run(cache / training.run).is_held() for training in trainings):  # its processes end with it
         assert time.monotonic() < deadline
@@ -129,7 +129,7 @@ def test_a_study_that_is_killed_trains_no_finished_run_again(made: Made, tmp_pat
 
 
 def test_a_run_that_another_process_holds_is_waited_for(copied: StudyRequest) -> None:
-    training = all_of(plan(copied.study, copied.cache, "cpu"))[0]
+    training = all_of(plan(copied.study, copied.cache))[0]
     run = Run(copied.cache / training.run)
     aside = run.folder.with_name("scores.csv")
     run.scores_file.rename(aside)  # as if the other process had still to measure it
@@ -153,7 +153,7 @@ def test_a_run_that_another_process_holds_is_waited_for(copied: StudyRequest) ->
 
 
 def test_other_images_end_a_study_before_it_trains(copied: StudyRequest) -> None:
-    first, second, *_ = (Run(copied.cache / t.run) for t in all_of(plan(copied.study, copied.cache, "cpu")))
+    first, second, *_ = (Run(copied.cache / t.run) for t in all_of(plan(copied.study, copied.cache)))
     shutil.rmtree(first.folder)
     record = second.read()
     second.write(replace(record, contents={**record.contents, "train": "0" * 64}))
@@ -165,13 +165,13 @@ def test_other_images_end_a_study_before_it_trains(copied: StudyRequest) -> None
 def test_the_error_of_a_training_names_its_run(file_of: Callable[..., str], tmp_path: Path) -> None:
     study = load_study(file_of(('"pool5"]', '"pool6"]')))
     with pytest.raises(UnknownNameError, match="tiny-[0-9a-f]{6}-s0: unknown layer 'pool6'. Did you mean 'pool5'"):
-        run_study(StudyRequest(study, tmp_path / "cache", 1, "cpu"), Silent())
+        run_study(StudyRequest(study, tmp_path / "cache", devices=("cpu",)), Silent())
 
 
 def test_a_training_that_diverges_ends_a_study_after_the_others(file_of: Callable[..., str], tmp_path: Path) -> None:
     grid = ('"net.fc" = [[8], [16]]', '"train.learning_rate" = [1e30, 0.01]'), ("seeds = [0, 1]", "seeds = [0]")
-    request = StudyRequest(load_study(file_of(*grid)), tmp_path / "cache", 1, "cpu")
-    first, second = all_of(plan(request.study, request.cache, "cpu"))
+    request = StudyRequest(load_study(file_of(*grid)), tmp_path / "cache", devices=("cpu",))
+    first, second = all_of(plan(request.study, request.cache))
     with pytest.raises(NumericError, match=f"{first.run}: "):
         run_study(request, Silent())
     assert [is_finished(request.study, training) for training in (first, second)] == [False, True]
@@ -205,7 +205,7 @@ def test_a_study_along_a_key_has_a_line_for_each_combination_of_the_others(
         return plot(request)
 
     monkeypatch.setattr("layerprobe.workflow.study.study.plot", spy)
-    cells = [cell.trainings for cell in plan(copied.study, copied.cache, "cpu")]
+    cells = [cell.trainings for cell in plan(copied.study, copied.cache)]
     for is_small, note in ((False, ""), (True, "small version: mechanics only")):
         end = End(plot="over-key", layers=None, key="net.fc", metric="loss")
         study = replace(copied.study, end=end, is_small=is_small)
@@ -226,7 +226,7 @@ def test_a_study_along_a_key_has_a_line_for_each_combination_of_the_others(
 
 def test_an_estimate_counts_what_is_missing_and_writes_nothing(copied: StudyRequest) -> None:
     assert estimate_study(copied, Silent()).disk == 0
-    runs = [copied.cache / training.run for training in all_of(plan(copied.study, copied.cache, "cpu"))]
+    runs = [copied.cache / training.run for training in all_of(plan(copied.study, copied.cache))]
     for run in runs[0], runs[2]:  # both seeds of a cell
         shutil.rmtree(run)
     two = estimate_study(copied, Silent())
