@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.system.computing import require_default_device
+from layerprobe.system.computing import require_default_device, with_float64
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +77,7 @@ class Items:
         import torch
 
         device = getattr(self.rows, "device", None)
-        return device if isinstance(device, torch.device) and device.type != "mps" else torch.device("cpu")
+        return with_float64(device) if isinstance(device, torch.device) else torch.device("cpu")
 
     def take(self, index: NDArray[np.intp] | slice) -> Tensor:
         """The rows of an index or slice, of their own type; only slices where the rows are on disk."""

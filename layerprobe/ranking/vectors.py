@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from layerprobe.ranking.items import Items, unlabelled_items
+from layerprobe.system.computing import with_float64
 from layerprobe.system.errors import NotFiniteError
 from layerprobe.values.retrieval import SIMILARITIES, Similarity
 
@@ -229,7 +230,7 @@ def tensor_of(values: ArrayLike | Tensor) -> Tensor:
     import torch
 
     if isinstance(values, torch.Tensor):
-        return values.detach().cpu() if values.device.type == "mps" else values.detach()
+        return values.detach().to(with_float64(values.device))
     # A copy: torch warns of arrays that are read-only, as those of a memory map are.
     return torch.from_numpy(np.array(values))
 

@@ -99,6 +99,13 @@ def in_threads() -> Iterator[OfEach]:
         torch.set_num_threads(threads)
 
 
+def with_float64(device: torch.device) -> torch.device:
+    """The device, or the CPU in place of one that has no float64, as Apple's (mps)."""
+    import torch
+
+    return torch.device("cpu") if device.type == "mps" else device
+
+
 def local_rank() -> int | None:
     """This process's number, from 0, among those that torchrun has started on this machine; None without torchrun."""
     rank = os.environ.get("LOCAL_RANK")

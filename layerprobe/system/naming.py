@@ -56,9 +56,9 @@ def is_on_the_hub(root: object) -> bool:
 
 
 def require_device_name(name: str) -> None:
-    """Check that a text is auto, cpu, cuda or cuda:i; whether there is such a device is not looked at."""
-    if not re.fullmatch("auto|(cpu|cuda)(:[0-9]*)?", name):
-        raise RecipeError(f"unknown device {name!r}", fix="Known: auto, cpu, cuda, cuda:0")
+    """Check that a text is auto, cpu, cuda, cuda:i or mps; whether there is such a device is not looked at."""
+    if not re.fullmatch("auto|mps|(cpu|cuda)(:[0-9]*)?", name):
+        raise RecipeError(f"unknown device {name!r}", fix="Known: auto, cpu, cuda, cuda:0, mps")
 
 
 def device_names(text: str) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from layerprobe.data.loading import load_batches
 from layerprobe.data.splits import Split
 from layerprobe.losses.loss import Loss, ParameterGroup
 from layerprobe.nets.net import Net
+from layerprobe.system.computing import with_float64
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.system.transfers import fetch, send
 from layerprobe.training.schedule import Schedule
@@ -397,8 +398,7 @@ class Trainer:
             trained: the parameters that have a gradient.
         """
         if self.plan.clip_gradient is not None:
-            # mps has no float64.
-            factor = self.plan.clip_gradient / (length if length.device.type == "mps" else length.double())
+            factor = self.plan.clip_gradient / length.to(with_float64(length.device)).double()
             if self._behind or bool(factor < 1):
                 for parameter in trained:
                     parameter.grad.mul_(factor.clamp(max=1.0))  # type: ignore[union-attr] # it has one

@@ -92,7 +92,7 @@ def train_words(root: Path, *more: str, net: list[str] = LENET) -> list[str]:
         (["probe", "--layers", ""], 2, "no names in ''. Write names separated by commas"),
         (["probe", "--k", "\N{SUPERSCRIPT TWO}"], 2, "not whole numbers above 0"),
         (["probe", "--memory", "4 elephants"], 2, "--memory 4 elephants: not a size. Write one like 4GB or 500MB"),
-        (["train", "netA", "--device", "gpu"], 2, "unknown device 'gpu'. Known: auto, cpu, cuda, cuda:0"),
+        (["train", "netA", "--device", "gpu"], 2, "unknown device 'gpu'. Known: auto, cpu, cuda, cuda:0, mps"),
         (["train", "netA", "--data", "folder:absent"], 3, "absent"),
         (["probe"], 3, "there is no run yet. Train one: layerprobe train netA"),
         (["probe", "netA"], 3, "there is no run yet"),

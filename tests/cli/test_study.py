@@ -49,8 +49,8 @@ def test_a_figure_says_what_the_paper_claims_and_whose_claim_it_is(
         (["dimensio"], "error: unknown study 'dimensio'. Did you mean 'dimension'? Known: dimension, "),
         (["none.toml"], "error: none.toml: no such study. layerprobe study --list lists the known ones."),
         (["dimension", "--jobs", "0"], "error: Invalid value for '--jobs'"),
-        (["dimension", "--device", "cuda:0,gpu"], "error: unknown device 'gpu'. Known: auto, cpu, cuda, cuda:0."),
-        (["dimension", "--device", "cpu,"], "error: unknown device ''. Known: auto, cpu, cuda, cuda:0."),
+        (["dimension", "--device", "cuda:0,gpu"], "error: unknown device 'gpu'. Known: auto, cpu, cuda, cuda:0, mps."),
+        (["dimension", "--device", "cpu,"], "error: unknown device ''. Known: auto, cpu, cuda, cuda:0, mps."),
     ],
 )
 def test_a_wrong_name_or_number_is_refused_in_one_line(layerprobe: Layerprobe, words: list[str], line: str) -> None:

@@ -12,7 +12,13 @@ import pytest
 import torch
 
 from layerprobe import recall_at_k
-from layerprobe.system.computing import default_workers, full_precision, require_numbers, usable_cores
+from layerprobe.system.computing import (
+    default_workers,
+    full_precision,
+    require_numbers,
+    usable_cores,
+    with_float64,
+)
 from layerprobe.system.errors import DataError
 from tests.freed_memory import KEPT, takes_the_settings, untuned
 
@@ -171,3 +177,8 @@ def test_where_the_system_does_not_say_which_cores_may_be_used_all_count(monkeyp
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 5)
     assert usable_cores() == 5
+
+
+@pytest.mark.parametrize(("device", "computes"), [("mps", "cpu"), ("cuda:1", "cuda:1"), ("cpu", "cpu")])
+def test_the_cpu_takes_the_place_of_a_device_without_float64(device: str, computes: str) -> None:
+    assert with_float64(torch.device(device)) == torch.device(computes)

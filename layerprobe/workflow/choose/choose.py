@@ -10,6 +10,7 @@ import numpy as np
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
 from layerprobe.statistics.units import mean_of
+from layerprobe.system.computing import with_float64
 from layerprobe.system.errors import BusyError, DataError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import FOLDS, Choice, TruncationSavings
@@ -74,7 +75,7 @@ def choose_candidates(
     if request.indexes and first_run.test is None:
         message = "--index shows recall on test, and there are no test classes"
         raise RecipeError(message, fix="Leave it out, or give a split test")
-    seed, device = int(first_run.record.seed), from_recipe.choose_device(request.device)
+    seed, device = int(first_run.record.seed), with_float64(from_recipe.choose_device(request.device))
     refits = Refits(device, seed, request.metric, listener)
     notes = [note for name, trainings in experiments.items() for note in _note_origins(name, trainings)]
     folded = False

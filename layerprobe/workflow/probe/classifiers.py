@@ -15,6 +15,7 @@ from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import Chain
 from layerprobe.reductions.reduction import FitInputs, Reduce, Reduction
 from layerprobe.registry import LOSSES, load
+from layerprobe.system.computing import with_float64
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Layer, Tap
@@ -75,7 +76,7 @@ class RunClassifier:
         recipe = recorded_recipe(self.run.read(), self.run.record_file)
         loss = from_recipe.build_loss(recipe, embedding_dim=dim, num_classes=len(classes))
         load_checkpoint(self.run, epoch, {"loss": loss})
-        return loss.to(self.device()).eval()
+        return loss.to(with_float64(self.device())).eval()
 
 
 def classifier_of(

@@ -33,6 +33,7 @@ from layerprobe.recipe.recipe import Recipe
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.statistics.units import intervals, unit_sums
+from layerprobe.system.computing import with_float64
 from layerprobe.system.errors import NotFiniteError
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
@@ -170,7 +171,7 @@ class Searches:
     @functools.cached_property
     def reduced(self) -> ReducedFeatures:
         """The reduced features of layers."""
-        device = self.device()
+        device = with_float64(self.device())
 
         def open_layer(
             epoch: int, split: str, layer: LayerKey, memory: int | None

@@ -140,8 +140,8 @@ def probe(  # noqa: PLR0913 - the flags of `layerprobe probe`
         similarity: cosine, euclidean or dot; binary codes always use hamming.
         ks: K of Recall@K, less than the number of images that are searched.
         metrics: names in `layerprobe.registry.METRICS`, or a mapping from these to their options.
-        device: where the model runs and features are ranked: auto (the model's device), cpu, cuda or cuda:i. The model
-            is moved back at the end.
+        device: where the model runs and features are ranked: auto (the model's device), cpu, cuda, cuda:i or mps. The
+            model is moved back at the end.
         cache: folder of runs. The result is written to a run of this model and these images, or added to it where it
             exists: `layerprobe plot` draws it beside others, and `open_run` reads it. Its name is the result's.
             Images in another order than before replace what is stored, with a warning if scores are lost. Models of

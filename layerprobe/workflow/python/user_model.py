@@ -122,7 +122,7 @@ def place_on_device(module: nn.Module, device: str) -> Iterator[torch.device]:
     """Move a module to a device, which is yielded, and back at the end of the block.
 
     Args:
-        device: auto (where the module is), cpu, cuda or cuda:i.
+        device: auto (where the module is), cpu, cuda, cuda:i or mps.
     """
     devices = list(dict.fromkeys(tensor.device for tensor in (*module.parameters(), *module.buffers())))
     original_device = devices[0] if devices else torch.device("cpu")

@@ -278,11 +278,15 @@ def require_device(name: str) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of a name: `auto`, `cpu`, `cuda` or `cuda:i`; under torchrun each process has a GPU of its own."""
+    """The device of a name: `auto`, `cpu`, `cuda`, `cuda:i` or `mps`; under torchrun each process has its own GPU.
+
+    `auto` is cuda where torch has it, else mps, else the CPU.
+    """
     import torch
 
+    has_mps = torch.backends.mps.is_available()
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
     require_device_name(name)
     if name == "cuda" and (rank := local_rank()) is not None:
         name = f"cuda:{rank}"
@@ -291,6 +295,11 @@ def choose_device(name: str) -> torch.device:
         raise EnvironmentFault(
             f"no device {name}: torch {torch.__version__} (CUDA {torch.version.cuda or 'not built in'}) sees"
             f" {torch.cuda.device_count()} GPUs",
+            fix="Use --device cpu, or see layerprobe doctor",
+        )
+    if kind == "mps" and not has_mps:
+        raise EnvironmentFault(
+            f"no device mps: torch {torch.__version__} sees no Apple GPU",
             fix="Use --device cpu, or see layerprobe doctor",
         )
     return torch.device(name)

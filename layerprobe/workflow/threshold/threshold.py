@@ -26,6 +26,7 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.statistics.pair_rates import pairs_of_units, rate_intervals
 from layerprobe.statistics.units import UnitSums, effective_number, intervals
+from layerprobe.system.computing import with_float64
 from layerprobe.system.errors import DataError, NotFiniteError, NumericError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.tables.tables import TextTable
@@ -94,7 +95,7 @@ def threshold(run: Run, request: ThresholdRequest, listener: Listener) -> Measur
     else:
         split = split_to_set_on(run)
         ranked, epoch = _find_layer(run, split, request.layer)
-    device = from_recipe.choose_device("auto")
+    device = with_float64(from_recipe.choose_device("auto"))
     fitted_on = FITTED_ON if FITTED_ON in run.read().manifests else split
     searches = {name: StoredSearch(run, epoch, name, device, fitted_on) for name in (split, "test")}
     setting_units = whole_units(run, split, *run.feature_head(epoch, split).rows, cluster)

@@ -36,7 +36,7 @@ class FrozenRequest:
         model: a source and what follows it, `timm:resnet50`.
         weights: model, none, FILE[#PART], a glob of such files, or run:NAME.
         run: the run's name; None for one made of the model's.
-        device: auto, cpu, cuda or cuda:i.
+        device: auto, cpu, cuda, cuda:i or mps.
         workers: data worker processes; None chooses.
     """
 

@@ -165,3 +165,22 @@ def test_a_gpu_gets_a_data_worker_from_each_spare_core(
     assert from_recipe.choose_workers(None, torch.device("cuda")) == workers
     assert from_recipe.choose_workers(None, torch.device("cpu")) == 0
     assert from_recipe.choose_workers(5, torch.device("cuda")) == 5
+
+
+@pytest.mark.parametrize(("cuda", "mps", "device"), [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")])
+def test_auto_is_cuda_or_else_mps_or_else_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, cuda: bool, mps: bool, device: str
+) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(cuda))
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    assert from_recipe.choose_device("auto") == torch.device(device)
+
+
+def test_mps_is_taken_where_torch_has_it_and_told_where_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert from_recipe.choose_device("mps") == torch.device("mps")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(EnvironmentFault, match="^no device mps: torch .* sees no Apple GPU. Use --device cpu"):
+        from_recipe.choose_device("mps")
