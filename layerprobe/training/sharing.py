@@ -157,7 +157,7 @@ def _batch_norm(layer: nn.modules.batchnorm._BatchNorm, images: Tensor, *, group
             layer.running_mean.lerp_(mean.to(layer.running_mean.dtype), rate or 0.0)
             layer.running_var.lerp_((variance * count / (count - 1)).to(layer.running_var.dtype), rate or 0.0)
     if not layer.affine:
-        return normalised.to(images.dtype)
+        return cast(Tensor, normalised.to(images.dtype))
     shape = (1, -1, *[1] * (images.dim() - 2))
     output = normalised * layer.weight.view(shape) + layer.bias.view(shape)
     return cast(Tensor, output.to(images.dtype))

@@ -38,7 +38,8 @@ def by_loops(
     ignored = [] if rules is None or rules.ignored is None else [tuple(pair) for pair in rules.ignored.tolist()]
     unit, items = (x / np.where((n := np.linalg.norm(x, axis=1, keepdims=True)) == 0, 1, n) for x in (queries, gallery))
     for i in range(len(queries)):
-        positives, negatives = [], []
+        positives: list[float] = []
+        negatives: list[float] = []
         for j in range(len(gallery)):
             same = labels[i] == gallery_labels[j]
             grouped = False
