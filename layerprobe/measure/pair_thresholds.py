@@ -12,7 +12,8 @@ whatever their rounding; where the rate is less than one impostor pair, above al
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from layerprobe.ranking.all_pairs import AllPairs, Tile
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.facts import PAIRS_WITHIN_FOLDS
+from layerprobe.values.retrieval import FloatArray
 from layerprobe.values.scores import Subject
 from layerprobe.values.thresholds import FALSE_ACCEPT_RATES
 from layerprobe.values.views import ErrorRates, SetThreshold
@@ -36,6 +38,8 @@ _BIN = 2**20
 # More classes are put together into so many units: a table of all pairs of classes would not fit.
 _MOST_UNITS = 2048
 _PER_DEVIATE = 100
+# Bins of a first sweep; numbers that wait to be counted; runs of numbers that are counted, more than a grid has bins.
+_WIDE_BINS, _MOST_WAITING, _MOST_RUNS = 2**15, 2**22, 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,45 +123,237 @@ def require_pairs(genuine: int, impostor: int) -> None:
 
 
 def count_pairs(pairs: AllPairs) -> PairCounts:
-    """Count all pairs by their similarity."""
+    """Count all pairs by their similarity, each in float64."""
     grid = _Grid.of(pairs)
     counts = np.zeros((2, grid.bins), np.int64)
-    for tile, steps in grid.steps(pairs):
-        for row, kind in enumerate((tile.genuine, tile.impostor)):
-            counts[row] += np.bincount(steps[kind].cpu().numpy() // grid.width, minlength=grid.bins)
+
+    def count(tile: Tile) -> None:
+        impostor = np.ones(tile.products.numel(), bool)
+        impostor[tile.others] = False
+        for row, places in enumerate((tile.genuine, np.flatnonzero(impostor))):
+            if len(places):
+                counts[row] += np.bincount(grid.steps(tile.exact(places)) // grid.width, minlength=grid.bins)
+
+    pairs.sweep(count)
     return PairCounts(counts[0], counts[1])
 
 
-def thresholds_at(pairs: AllPairs, counts: PairCounts, rates: Sequence[float]) -> list[float]:
-    """The lowest threshold with at most each of some false accept rates, exactly.
+@dataclass(frozen=True, eq=False)
+class Located:
+    """What sweeps find of all pairs.
 
     Args:
-        counts: of these pairs.
-        rates: in [0, 1).
+        counts: exact; away from the equal error rate all bins are one.
+        thresholds: at false accept rates, in the similarities of `Tile.exact`.
+    """
 
-    Returns:
-        In the similarities of `AllPairs.tiles`.
+    counts: PairCounts
+    thresholds: list[float]
+
+
+def locate(pairs: AllPairs, rates: Sequence[float] = (), *counts: Callable[[Tile], None]) -> Located:
+    """Find where false accept and false reject rate are equal, and the thresholds at false accept rates, exactly.
+
+    A first sweep counts the impostor pairs by their products in float32. Rounding moves no product by more than a few
+    bins, so that what is searched for lies in few of these, whose pairs a second sweep computes in float64. Where it
+    cannot tell so many apart in memory, further sweeps narrow them down.
+
+    Args:
+        rates: in [0, 1); the threshold of each is the lowest one with at most that rate.
+        counts: what else the first sweep counts.
 
     Raises:
-        DataError: no impostor pair.
+        DataError: no impostor pair, where there are rates.
     """
-    grid, total = _Grid.of(pairs), int(counts.impostor.sum())
-    require_pairs(1, total)
-    above = np.r_[np.cumsum(counts.impostor[::-1])[::-1], 0]  # in a bin or a higher one
-    ranks = [_allowed_count(rate, total) for rate in rates]  # of the most similar pair that is rejected, from 0
-    bins = [int(np.flatnonzero(above > rank)[-1]) for rank in ranks]
-    within = {bin_index: np.zeros(grid.width, np.int64) for bin_index in bins}
-    for tile, steps in grid.steps(pairs):
-        upper = steps.div(grid.width, rounding_mode="floor")
-        for bin_index, counts_in_bin in within.items():
-            some = steps[tile.impostor & (upper == bin_index)] % grid.width
-            counts_in_bin += np.bincount(some.cpu().numpy(), minlength=grid.width)
-    thresholds = []
-    for rank, bin_index in zip(ranks, bins, strict=True):
-        beyond = above[bin_index + 1] + np.cumsum(within[bin_index][::-1])[::-1]
-        step = bin_index * grid.width + int(np.flatnonzero(beyond > rank)[-1])
-        thresholds.append((step + grid.lowest + 0.5) * pairs.step)
-    return thresholds
+    coarse = _Coarse(pairs)
+    pairs.sweep(coarse.count, *counts)
+    total, grid = int(coarse.impostor.sum()), coarse.grid
+    if rates:
+        require_pairs(1, total)
+    equal = _Range(coarse, *coarse.where_rates_meet(), grid.width)
+    ranks = [_allowed_count(rate, total) for rate in rates]  # of the most similar rejected pair, from 0
+    ranges = [_Range(coarse, *coarse.where_ranked(rank), 1) for rank in ranks]
+    pairs.sweep(functools.partial(coarse.refine, [equal, *ranges]))
+    waiting = [(some, rank) for some, rank in zip(ranges, ranks, strict=True) if some.narrow(rank)]
+    while waiting:
+        pairs.sweep(functools.partial(coarse.refine, [some for some, _ in waiting]))
+        waiting = [(some, rank) for some, rank in waiting if some.narrow(rank)]
+    thresholds = [(some.low + grid.lowest + 0.5) * pairs.step for some in ranges]
+    return Located(equal.pair_counts(), thresholds)
+
+
+class _SparseCounts:
+    """How often whole numbers occur, by runs of 2^shift of them, so long that the runs fit into memory."""
+
+    def __init__(self, width: int) -> None:
+        self.shift = width.bit_length() - 1
+        self.runs, self.counts = np.zeros((2, 0), np.int64)
+        self.waiting: list[Counts] = []
+
+    def add(self, numbers: Counts) -> None:
+        """Count numbers, of at least 0."""
+        self.waiting.append(numbers)
+        if sum(map(len, self.waiting)) > _MOST_WAITING:
+            self.settle()
+
+    def settle(self) -> None:
+        """Count what waits."""
+        numbers = np.concatenate([*self.waiting, np.zeros(0, np.int64)]) >> self.shift
+        self.waiting = []
+        self._merge(np.r_[self.runs, numbers], np.r_[self.counts, np.ones_like(numbers)])
+        while len(self.runs) > _MOST_RUNS:
+            self.shift += 1
+            self._merge(self.runs >> 1, self.counts)
+
+    def _merge(self, runs: Counts, counts: Counts) -> None:
+        order = np.argsort(runs, kind="stable")
+        runs = runs[order]
+        starts = np.flatnonzero(np.r_[True, runs[1:] != runs[:-1]][: len(runs)])
+        self.runs = runs[starts]
+        self.counts = np.add.reduceat(counts[order], starts) if len(starts) else counts
+
+
+class _Coarse:
+    """Counts of a first sweep: impostor pairs in wide bins of their products, genuine ones by exact similarity.
+
+    Wide bin 0 holds all below the first edge, the last one all above the last edge.
+    """
+
+    def __init__(self, pairs: AllPairs) -> None:
+        self.grid = _Grid.of(pairs)
+        self.bins = -(-self.grid.bins // _WIDE_BINS)  # of the grid, in a wide one
+        self.size = -(-self.grid.bins // self.bins) + 2
+        self.edges = np.r_[0, np.arange(self.size - 1) * self.bins, self.grid.bins].clip(max=self.grid.bins)
+        self.impostor = np.zeros(self.size, np.int64)
+        self._genuine = _SparseCounts(self.grid.width)
+        # A wide bin, from 1 on, as a linear function of the product.
+        per_similarity = 1 / (pairs.step * self.grid.width * self.bins)
+        self.factor = per_similarity / (pairs.product_of(1) - pairs.product_of(0))
+        self.offset = 1 - self.grid.lowest / (self.grid.width * self.bins) - self.factor * pairs.product_of(0)
+        self.tolerance = 0.0
+
+    @property
+    def reach(self) -> int:
+        """By how many bins rounding moves a product at most."""
+        return math.ceil(self.tolerance * self.factor + 0.25)
+
+    def bins_of(self, tile: Tile) -> Tensor:
+        """(A * B,) the wide bin of each product."""
+        return tile.products.mul(self.factor).add_(self.offset).clamp_(0, self.size - 1).int().view(-1)
+
+    def count(self, tile: Tile) -> None:
+        """Count a tile."""
+        import torch
+
+        self.impostor += torch.bincount(self.bins_of(tile), minlength=self.size).cpu().numpy()
+        self.impostor[0] -= len(tile.others)  # at -inf
+        self.tolerance = max(self.tolerance, float(tile.tolerance.max()))
+        if len(tile.genuine):
+            self._genuine.add(self.grid.steps(tile.exact(tile.genuine)))
+
+    def refine(self, ranges: Sequence[_Range], tile: Tile) -> None:
+        """Count the pairs of a tile that are in ranges of similarities, by exact similarity."""
+        import torch
+
+        bins = self.bins_of(tile)
+        marks = np.zeros(self.size, np.uint8)
+        for some in ranges:
+            marks[some.bins] = 1
+        marked = torch.from_numpy(marks).to(bins.device).index_select(0, bins).cpu().numpy()
+        places = np.flatnonzero(marked.view(bool))  # eight times as fast as of numbers
+        if marks[0]:
+            places = places[tile.products.view(-1).cpu().numpy()[places] > -np.inf]
+        if len(places):
+            bins_of_places, steps = bins.cpu().numpy()[places], self.grid.steps(tile.exact(places))
+            for some in ranges:
+                some.add(steps[(bins_of_places >= some.bins.start) & (bins_of_places < some.bins.stop)])
+
+    @functools.cached_property
+    def genuine(self) -> Counts:
+        """(S,) genuine pairs in each bin of the grid."""
+        self._genuine.settle()
+        counts = np.zeros(self.grid.bins, np.int64)
+        counts[self._genuine.runs] = self._genuine.counts
+        return counts
+
+    @functools.cached_property
+    def above(self) -> Counts:
+        """Impostor pairs whose product is in a bin or a higher one; 0 at the end."""
+        return np.r_[np.cumsum(self.impostor[::-1])[::-1], 0]
+
+    def _most_and_fewest(self) -> tuple[Counts, Counts]:
+        """The most and the fewest impostor pairs that may be above the lower edge of each bin."""
+        places = np.arange(self.size + 1)
+        return self.above[(places - self.reach).clip(min=0)], self.above[(places + self.reach).clip(max=self.size)]
+
+    def where_ranked(self, rank: int) -> tuple[int, int]:
+        """The first and the last bin that may hold the impostor pair of a rank, the most similar one being 0."""
+        most, fewest = self._most_and_fewest()
+        low, high = (np.flatnonzero(np.r_[True, counts[1:-1] > rank])[-1] for counts in (fewest, most))
+        return int(low), int(high)
+
+    def where_rates_meet(self) -> tuple[int, int]:
+        """The first and the last bin where false accept and false reject rate may be equal."""
+        most, fewest = self._most_and_fewest()
+        rejected = np.r_[0, np.cumsum(self.genuine)][self.edges]
+        if not most[0] or not rejected[-1]:
+            return 0, 0
+        rejects = rejected / rejected[-1]
+        low = np.flatnonzero(rejects < fewest / most[0])
+        high = np.flatnonzero(rejects >= most / most[0])
+        # One further on either side, as quotients are rounded.
+        return max(int(low.max(initial=0)) - 1, 0), min(int(high[0]), self.size - 1)
+
+
+class _Range:
+    """The impostor pairs of a range of similarities.
+
+    Args:
+        coarse: of all pairs.
+        first: wide bin.
+        last: wide bin.
+        width: of the runs that are counted, in steps.
+    """
+
+    def __init__(self, coarse: _Coarse, first: int, last: int, width: int) -> None:
+        self.coarse, self.width = coarse, width
+        self._set(int(coarse.edges[first]) * coarse.grid.width, int(coarse.edges[last + 1]) * coarse.grid.width)
+
+    def _set(self, low: int, high: int) -> None:
+        """Start to count from a step to another one."""
+        edges, width, reach = self.coarse.edges, self.coarse.grid.width, self.coarse.reach
+        self.low, self.high = low, high
+        # The products of what is in the range; those beyond are surely above it.
+        first = int(np.searchsorted(edges[1:], low // width, "right"))
+        end = int(np.searchsorted(edges[1:], -(-high // width)))
+        self.bins = slice(max(first - reach, 0), min(end + 1 + reach, self.coarse.size))
+        self.beyond = int(self.coarse.above[self.bins.stop])
+        self.within = _SparseCounts(self.width)
+
+    def add(self, steps: Counts) -> None:
+        """Count pairs by their similarity in steps."""
+        self.beyond += int((steps >= self.high).sum())
+        self.within.add(steps[(steps >= self.low) & (steps < self.high)] - self.low)
+
+    def narrow(self, rank: int) -> bool:
+        """Narrow the range to the impostor pair of a rank, the most similar one being 0; whether to count again."""
+        self.within.settle()
+        beyond = self.beyond + np.cumsum(self.within.counts[::-1])[::-1]
+        run, shift = int(self.within.runs[np.flatnonzero(beyond > rank)[-1]]), self.within.shift
+        self._set(self.low + (run << shift), min(self.low + ((run + 1) << shift), self.high))
+        return shift > 0
+
+    def pair_counts(self) -> PairCounts:
+        """All pairs, those in the range in bins of the grid."""
+        self.within.settle()
+        first, end = self.low // self.width, self.high // self.width
+        inside = np.zeros(end - first, np.int64)
+        inside[self.within.runs] = self.within.counts
+        below = int(self.coarse.impostor.sum()) - int(inside.sum()) - self.beyond
+        genuine = self.coarse.genuine
+        return PairCounts(
+            np.r_[genuine[:first].sum(), genuine[first:end], genuine[end:].sum()], np.r_[below, inside, self.beyond]
+        )
 
 
 def count_accepted(
@@ -168,21 +364,98 @@ def count_accepted(
     Args:
         units: (Q,) and (G,) the unit of each query and of each item; None: their classes.
     """
-    of_images = units or (pairs.queries.labels, pairs.gallery.labels)
-    numbers = np.unique(np.concatenate(of_images))
-    size = min(len(numbers), _MOST_UNITS)
-    rows, columns = (np.searchsorted(numbers, units_of_images) % size for units_of_images in of_images)
-    genuine, impostor = (np.zeros((len(thresholds) + 1, cells), np.int64) for cells in (size, size * size))
-    for tile in pairs.tiles():
-        for row, threshold in enumerate([*thresholds, -np.inf]):
-            above = tile.similarities >= threshold
-            where, _ = _places(tile.genuine & above)
-            genuine[row] += np.bincount(rows[tile.rows][where], minlength=size)
-            where, which = _places(tile.impostor & above)
-            cells = rows[tile.rows][where] * size + columns[tile.columns][which]
-            impostor[row] += np.bincount(cells, minlength=size * size)
-    tables = impostor.reshape(-1, size, size)
-    return Accepted(genuine[:-1], genuine[-1], tables[:-1], tables[-1])
+    counts = AcceptedCounts(pairs, thresholds, units)
+    pairs.sweep(counts.count)
+    return counts.accepted()
+
+
+class AcceptedCounts:
+    """Counts the pairs of a sweep that thresholds accept; arguments of `count_accepted`."""
+
+    def __init__(self, pairs: AllPairs, thresholds: Sequence[float], units: tuple[Units, Units] | None = None) -> None:
+        self.pairs, of_images = pairs, units or (pairs.queries.labels, pairs.gallery.labels)
+        numbers = np.unique(np.concatenate(of_images))
+        self.size = min(len(numbers), _MOST_UNITS)
+        self.rows, self.columns = (np.searchsorted(numbers, of_side) % self.size for of_side in of_images)
+        self.thresholds = [(threshold, pairs.product_of(threshold)) for threshold in thresholds]
+        self.genuine = np.zeros((len(thresholds) + 1, self.size), np.int64)
+        self.impostor = np.zeros((len(thresholds) + 1, self.size**2), np.int64)
+        self.waiting: list[list[Counts]] = [[] for _ in self.impostor]  # cells; in the last row of those to subtract
+        self.number = 0
+
+    def count(self, tile: Tile) -> None:
+        """Count a tile."""
+        rows, columns = self.rows[tile.rows], self.columns[tile.columns]
+
+        def cells(places: Counts) -> Counts:
+            return rows[places // len(columns)] * self.size + columns[places % len(columns)]
+
+        others = tile.others
+        if self.pairs.itself:  # each pair once
+            others = others[tile.rows[others // len(columns)] < tile.columns[others % len(columns)]]
+        self._wait(-1, cells(others))
+        self.genuine[-1] += np.bincount(rows[tile.genuine // len(columns)], minlength=self.size)
+        if not self.thresholds:
+            return
+        products, tolerance = tile.products.cpu().numpy(), tile.tolerance.cpu().numpy()
+        lowest = min(product for _, product in self.thresholds)
+        low = np.nextafter((lowest - tolerance).astype(np.float32), np.float32(-np.inf))
+        high_enough = np.flatnonzero(products >= low[:, None])
+        impostor = high_enough, products.ravel()[high_enough]
+        genuine = tile.genuine, tile.genuine_products.cpu().numpy()
+        for row, (threshold, product) in enumerate(self.thresholds):
+            some = [self._accepted(tile, tolerance, *kind, threshold, product) for kind in (impostor, genuine)]
+            self._wait(row, cells(some[0]))
+            self.genuine[row] += np.bincount(rows[some[1] // len(columns)], minlength=self.size)
+
+    def _all_pairs(self) -> Counts:
+        """(U, U) the pairs of any kind, by unit."""
+        if not self.pairs.itself:
+            rows, columns = (np.bincount(side, minlength=self.size) for side in (self.rows, self.columns))
+            return rows[:, None] * columns
+        counts, folds = np.zeros((self.size, self.size), np.int64), self.pairs.folds
+        for fold in [slice(None)] if folds is None else [folds == fold for fold in np.unique(folds)]:
+            earlier = np.zeros(self.size, np.int64)
+            for unit in self.rows[fold].tolist():
+                counts[unit] += earlier
+                earlier[unit] += 1
+        return counts.T
+
+    @staticmethod
+    def _accepted(  # noqa: PLR0913 - the pairs, and what they are compared with
+        tile: Tile,
+        tolerance: FloatArray,
+        places: Counts,
+        products: NDArray[np.float32],
+        threshold: float,
+        product: float,
+    ) -> Counts:
+        """The places, among some (P,), of the pairs whose similarity is at least the threshold."""
+        above, reach = products.astype(np.float64) - product, tolerance[places // len(tile.columns)]
+        accepted = above > reach
+        unclear = np.flatnonzero(~accepted & (above >= -reach))
+        if len(unclear):
+            accepted[unclear] = tile.exact(places[unclear]) >= threshold
+        return places[accepted]
+
+    def _wait(self, row: int, cells: Counts) -> None:
+        self.waiting[row].append(cells)
+        self.number += len(cells)
+        if self.number > _MOST_WAITING:
+            self._settle()
+
+    def _settle(self) -> None:
+        for row, waiting in enumerate(self.waiting):
+            counts = np.bincount(np.concatenate([*waiting, np.zeros(0, np.int64)]), minlength=self.size**2)
+            self.impostor[row] += -counts if row == len(self.thresholds) else counts
+        self.waiting, self.number = [[] for _ in self.impostor], 0
+
+    def accepted(self) -> Accepted:
+        """What has been counted."""
+        self._settle()
+        self.impostor[-1] += self._all_pairs().ravel()
+        tables = self.impostor.reshape(-1, self.size, self.size)
+        return Accepted(self.genuine[:-1], self.genuine[-1], tables[:-1], tables[-1])
 
 
 def _allowed_count(rate: float, total: int) -> int:
@@ -200,28 +473,24 @@ class _Grid:
     Args:
         lowest: the lowest possible similarity, in steps.
         width: of a bin, in steps.
+        step: of a similarity.
     """
 
     lowest: int
     width: int
     bins: int
+    step: float
 
     @classmethod
     def of(cls, pairs: AllPairs) -> _Grid:
         if pairs.form.similarity == "hamming":
-            return cls(-pairs.form.dim, 1, pairs.form.dim + 1)
-        return cls(-(_BIN**2), _BIN, 2 * _BIN + 1)
+            return cls(-pairs.form.dim, 1, pairs.form.dim + 1, pairs.step)
+        return cls(-(_BIN**2), _BIN, 2 * _BIN + 1, pairs.step)
 
-    def steps(self, pairs: AllPairs) -> Iterator[tuple[Tile, Tensor]]:
-        """All tiles, with the similarities in steps above the lowest one, int64 (A, B)."""
-        for tile in pairs.tiles():
-            steps = tile.similarities.div(pairs.step).round_().long().sub_(self.lowest)
-            yield tile, steps.clamp_(0, self.bins * self.width - 1)
-
-
-def _places(kind: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    where, which = kind.nonzero(as_tuple=True)
-    return where.cpu().numpy(), which.cpu().numpy()
+    def steps(self, similarities: FloatArray) -> Counts:
+        """(P,) int64 similarities in steps above the lowest one."""
+        steps: Counts = np.round(similarities / self.step).astype(np.int64) - self.lowest
+        return steps.clip(0, self.bins * self.width - 1)
 
 
 def error_rates(subject: Subject, pairs_of: Callable[[str], AllPairs], set_on: str | None) -> ErrorRates:
@@ -242,7 +511,7 @@ def error_rates(subject: Subject, pairs_of: Callable[[str], AllPairs], set_on: s
     pairs = pairs_of(subject.split)
     try:
         setting = pairs_of(set_on)
-        thresholds = thresholds_at(setting, count_pairs(setting), FALSE_ACCEPT_RATES)
+        thresholds = locate(setting, FALSE_ACCEPT_RATES).thresholds
     except (DataError, NumericError) as error:
         return replace(split_rates, notes=(*split_rates.notes, f"no thresholds set on {set_on}: {error.message}"))
     counts = count_accepted(pairs, thresholds)

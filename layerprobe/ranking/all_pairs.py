@@ -1,17 +1,23 @@
-"""Every pair of a query and an item that it may find, tile by tile: exact similarities, bounded memory."""
+"""Every pair of a query and an item that it may find, tile by tile: products in float32, exact similarities of some."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.ranking.items import BLOCK_ROWS, Items, cuts, find_self_indices, items_of
+from layerprobe.ranking.items import BLOCK_ROWS, Items, block_rows, cuts, find_self_indices, items_of
+from layerprobe.ranking.positives import Chosen
+from layerprobe.ranking.products import float32
+from layerprobe.ranking.ranks import rows_at_once
 from layerprobe.ranking.relevance import Pairs, Relevance, relevance_of
+from layerprobe.ranking.rounded import Rounded
+from layerprobe.ranking.sweep import FEW, Way, similarities_of, sweep_blocks
 from layerprobe.ranking.vectors import Form, form_of
 from layerprobe.system.computing import full_precision
 from layerprobe.values.retrieval import SearchRules, Similarity
@@ -27,18 +33,24 @@ class Tile:
     """The pairs of some queries with some items.
 
     Args:
-        rows: of the queries.
-        columns: of the items.
-        similarities: (A, B) float64, as `AllPairs.in_user_units` takes them; a higher one is closer.
-        genuine: (A, B) the pairs of a query and an item that is right for it.
-        impostor: (A, B) those of a query and an item that is wrong. A pair that does not count is neither.
+        rows: (A,) of the queries.
+        columns: (B,) of the items.
+        products: (A, B) float32: see `AllPairs.product_of`; -inf where a pair is no impostor pair.
+        tolerance: (A,) float64: how far a product may be from the exact value.
+        genuine: (P,) the places of the genuine pairs in the tile, in order of its cells.
+        genuine_products: (P,)
+        others: (R,) the places of pairs that are no impostor pairs.
+        exact: gives the float64 similarities at places, as `AllPairs.in_user_units` takes them; a higher one is closer.
     """
 
-    rows: slice
-    columns: slice
-    similarities: Tensor
-    genuine: Tensor
-    impostor: Tensor
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    products: Tensor
+    tolerance: Tensor
+    genuine: NDArray[np.int64]
+    genuine_products: Tensor
+    others: NDArray[np.int64]
+    exact: Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +62,7 @@ class AllPairs:
 
     Args:
         folds: (Q,) of queries that are paired among themselves: images of two folds are no pair. None for no folds.
+        memory: bytes that a sweep may take, as of `nearest_positive_ranks`; None: no limit.
     """
 
     queries: Items
@@ -57,6 +70,7 @@ class AllPairs:
     form: Form
     relevance: Relevance
     folds: NDArray[np.int64] | None = None
+    memory: int | None = None
 
     @property
     def itself(self) -> bool:
@@ -79,46 +93,159 @@ class AllPairs:
             return math.copysign(math.sqrt(2 * abs(similarity)), similarity)
         return float(math.ceil(similarity)) if self.form.similarity == "hamming" else similarity
 
-    def tiles(self) -> Iterator[Tile]:
-        """All pairs; of the queries themselves the tiles on and above the diagonal."""
+    @property
+    def _shift(self) -> float:
+        """What a product lacks to be the similarity of scaled vectors, whose own part of it cancels for euclidean."""
+        shift = self.form.shift
+        return {"euclidean": -2 * shift, "hamming": -float(self.form.dim)}.get(self.form.similarity, shift)
+
+    @property
+    def _unit(self) -> float:
+        """The similarity of scaled vectors that is 1 in the features' scale."""
+        return 2.0 if self.form.similarity == "hamming" else self.form.scale**2
+
+    def product_of(self, similarity: float) -> float:
+        """The exact product of a pair of some similarity."""
+        return similarity * self._unit - self._shift
+
+    def sweep(self, *counts: Callable[[Tile], None]) -> None:
+        """Go through all pairs, tile by tile; of the queries themselves each pair once.
+
+        Args:
+            counts: called with each tile in turn; none changes it.
+        """
         with full_precision(self.queries.device):
-            for rows in cuts(len(self.queries), BLOCK_ROWS):
-                vectors = self.form.vectors(self.queries.take(rows))
-                relevance = self.relevance[rows]
-                for columns in cuts(len(self.gallery), BLOCK_ROWS):
-                    if self.itself and columns.stop <= rows.start:
-                        continue
-                    similarities = self._similarities(vectors, self.form.vectors(self.gallery.take(columns)))
-                    yield Tile(rows, columns, similarities, *self._kinds(relevance, rows, columns, similarities))
+            for rows in self._parts():
+                sweep_blocks(_PairTiles(self, rows, counts), self._blocks(rows))
 
-    def _similarities(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        similarities = self.form.similarities(queries, gallery)
-        if self.form.similarity == "hamming":
-            return similarities.sub_(self.form.dim).div_(2)
-        if self.form.similarity == "euclidean":
-            similarities = similarities.sub_(queries.square().sum(1, keepdim=True) / 2)
-        return similarities if self.form.similarity == "cosine" else similarities.div_(self.form.scale**2)
+    def _parts(self) -> Iterator[NDArray[np.int64]]:
+        """The queries that are in memory at once, in order; of one fold each."""
+        every = np.arange(len(self.queries))
+        size = rows_at_once(self.queries, self.form.dim, self.memory)
+        for fold in [every] if self.folds is None else [np.flatnonzero(self.folds == x) for x in np.unique(self.folds)]:
+            yield from (fold[start : start + size] for start in range(0, len(fold), size))
 
-    def _kinds(self, relevance: Relevance, rows: slice, columns: slice, like: Tensor) -> tuple[Tensor, Tensor]:
-        """The genuine and the impostor pairs of a tile (A, B), given the relevance of its queries."""
-        import torch
-
-        same = relevance.of_one_class(columns)
-        counted = np.ones_like(same)
-        if self.itself:
-            counted = np.arange(columns.start, columns.stop) > np.arange(rows.start, rows.stop)[:, None]
+    def _blocks(self, rows: NDArray[np.int64]) -> Iterator[Chosen]:
+        """The items that queries are paired with; of the queries themselves those from the first of them on."""
+        items = np.arange(len(self.gallery))
         if self.folds is not None:
-            counted &= self.folds[rows, None] == self.folds[columns]
+            items = np.flatnonzero(self.folds == self.folds[rows[0]])
+        if self.itself:
+            items = items[items >= rows[0]]
+        for block in cuts(len(items), block_rows(self.gallery.device, self.form.dim)):
+            some = items[block]
+            vectors = self.form.vectors(_take(self.gallery, some))
+            yield Chosen(vectors.__getitem__, self.gallery.labels[some], some)
+
+
+def _take(items: Items, index: NDArray[np.int64]) -> Tensor:
+    """The rows of an ascending index, in one slice where they lie side by side, as those on a disk must."""
+    if len(index) == index[-1] - index[0] + 1:
+        return items.take(slice(int(index[0]), int(index[-1]) + 1))
+    return items.take(index)
+
+
+class _PairTiles:
+    """The counter of a sweep that gives each tile to others.
+
+    Args:
+        pairs: all of them.
+        rows: (Q',) of the queries, ascending.
+        counts: called with each tile.
+    """
+
+    def __init__(self, pairs: AllPairs, rows: NDArray[np.int64], counts: Sequence[Callable[[Tile], None]]) -> None:
+        self.pairs, self.counts, self.form = pairs, counts, pairs.form
+        some = Items(_take(pairs.queries, rows), pairs.queries.labels[rows])
+        self.queries = Chosen(lambda part: pairs.form.vectors(some.take(part)), some.labels, rows)
+        self.relevance, self.relevance_rows = pairs.relevance, slice(None)
+        product = float32(pairs.queries.device)
+        self.way = Way(replace(product, tile=max(product.tile, BLOCK_ROWS)))  # of small tiles the kinds take longer
+
+    def search(self, queries: list[Rounded], gallery: list[Rounded], items: Chosen) -> None:  # noqa: ARG002 - for others
+        """See `Counter`."""
+        self.gallery, self.half_norms = gallery[0], self.form.shift - queries[0].biases
+        self.tolerance = torch.zeros_like(self.half_norms)
+        if self.form.similarity != "hamming":  # sums of -1 and 1 are exact
+            self.tolerance = queries[0].tolerance(self.gallery, self.form, self.way.product)
+
+    def add(
+        self,
+        rows: slice,
+        columns: slice,
+        row_factors: list[Tensor],
+        gallery: Chosen,
+        *,
+        both: bool = False,  # noqa: ARG002 - one side is all pairs
+    ) -> None:
+        """See `Counter`."""
+        queries, items = self.queries.index[rows], gallery.index[columns]
+        if self.pairs.itself and items[-1] <= queries[0]:
+            return
+        products = self.way.product.multiply(row_factors[0], self.gallery.values[columns])
+        genuine, others = self._kinds(rows, items, gallery.labels[columns])
+        flat = products.view(-1)
+        genuine_products = flat[torch.from_numpy(genuine).to(flat.device)]
+        flat[torch.from_numpy(others).to(flat.device)] = -torch.inf
+
+        def exact(places: NDArray[np.int64]) -> NDArray[np.float64]:
+            return self._exact(rows, columns, gallery, places)
+
+        tile = Tile(queries, items, products, self.tolerance[rows], genuine, genuine_products, others, exact)
+        for count in self.counts:
+            count(tile)
+
+    def finish(self, gallery: Chosen) -> None:
+        """See `Counter`; nothing waits."""
+
+    def _exact(self, rows: slice, columns: slice, gallery: Chosen, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        width, device = columns.stop - columns.start, self.half_norms.device
+        where = torch.from_numpy(places).to(device)
+        queries, items = where // width + rows.start, where % width + columns.start
+        if len(places) * FEW > (rows.stop - rows.start) * width:  # one product of the tile is faster then
+            of_tile = self.form.similarities(self.queries.vectors(rows), gallery.vectors(columns))
+            similarities = of_tile.view(-1)[where]
+        else:
+            similarities = torch.zeros(len(places), dtype=torch.float64, device=device)
+            if len(places):
+                order, in_order = similarities_of(self.queries, gallery, self.form, torch.stack([queries, items]))
+                similarities[order] = in_order
+        if self.form.similarity == "euclidean":
+            similarities -= self.half_norms[queries]
+        if self.form.similarity == "hamming":
+            similarities -= self.form.dim
+        values: NDArray[np.float64] = (similarities / self.pairs._unit).cpu().numpy()
+        return values
+
+    def _kinds(
+        self, rows: slice, items: NDArray[np.int64], labels: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The places of the genuine pairs of a tile, and of all that are no impostor pairs."""
+        queries = self.queries.index[rows]
+        if self.relevance_rows != rows:  # the next tiles are of the same queries
+            self.relevance_rows, self.relevance = rows, self.pairs.relevance[queries]
+        relevance = self.relevance
+        if relevance.held_labels is not None:
+            same = np.flatnonzero(relevance.of_one_class(items))
+        else:
+            same = _places_of_one_class(relevance.labels, labels)
+        excluded = [_within(relevance.ignored, items)]
+        if not self.pairs.itself:
+            excluded.append(_within(relevance.self_pairs, items))
         if relevance.groups is not None and relevance.gallery_groups is not None:
-            counted &= ~(same & (relevance.groups[:, None] == relevance.gallery_groups[None, columns]))
-        for pairs in (relevance.self_pairs, relevance.ignored):
-            counted[_within(pairs, columns)] = False
-        right = same
-        if relevance.positives is not None:
-            right = np.zeros_like(same)
-            right[_within(relevance.positives, columns)] = True
-        kinds = (torch.from_numpy(kind).to(like.device) for kind in (counted & right, counted & ~right))
-        return next(kinds), next(kinds)
+            grouped = relevance.groups[same // len(items)] == relevance.gallery_groups[items][same % len(items)]
+            excluded.append(same[grouped])
+        if self.pairs.itself and items[0] <= queries[-1]:
+            excluded.append(np.flatnonzero(items <= queries[:, None]))
+        right = same if relevance.positives is None else _within(relevance.positives, items)
+        out = np.concatenate(excluded)
+        if not len(out):
+            return right, right
+        marks = np.zeros(len(queries) * len(items), bool)
+        marks[out] = True
+        genuine = right[~marks[right]]
+        marks[right] = True
+        return genuine, np.flatnonzero(marks)
 
 
 def all_pairs(  # noqa: PLR0913 - as nearest_neighbours
@@ -131,6 +258,7 @@ def all_pairs(  # noqa: PLR0913 - as nearest_neighbours
     ids: Sequence[str] | None = None,
     gallery_ids: Sequence[str] | None = None,
     rules: SearchRules | None = None,
+    memory: int | None = None,
 ) -> AllPairs:
     """Check features and prepare their pairs; nothing is computed yet.
 
@@ -143,6 +271,7 @@ def all_pairs(  # noqa: PLR0913 - as nearest_neighbours
         ids: Q names, used with `gallery_ids` only.
         gallery_ids: G different names; an item with the query's name is no pair with it.
         rules: which pairs do not count, or are genuine, where the class does not say.
+        memory: bytes that a sweep may take; None: no limit.
 
     Raises:
         NotFiniteError: a row holds NaN or Inf; with the number of rows.
@@ -155,7 +284,7 @@ def all_pairs(  # noqa: PLR0913 - as nearest_neighbours
     if gallery is None:
         listed = None if relevance.positives is None else _both_ways(relevance.positives)
         relevance = replace(relevance, ignored=_both_ways(relevance.ignored), positives=listed)
-    return AllPairs(queries, items, form_of(queries, items, similarity), relevance)
+    return AllPairs(queries, items, form_of(queries, items, similarity), relevance, memory=memory)
 
 
 def _both_ways(pairs: Pairs) -> Pairs:
@@ -165,7 +294,20 @@ def _both_ways(pairs: Pairs) -> Pairs:
     return Pairs(both[:, 0], both[:, 1])
 
 
-def _within(pairs: Pairs, columns: slice) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows and columns of a tile that pairs of its queries are at."""
-    some = pairs.where((pairs.items >= columns.start) & (pairs.items < columns.stop))
-    return some.queries, some.items - columns.start
+def _places_of_one_class(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The places in a tile of the pairs of one class, ascending."""
+    order = np.argsort(columns, kind="stable")
+    ordered = columns[order]
+    starts, ends = (np.searchsorted(ordered, rows, side) for side in ("left", "right"))
+    lengths = ends - starts
+    within = np.arange(int(lengths.sum())) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    places: NDArray[np.int64] = np.repeat(np.arange(len(rows)), lengths) * len(columns) + order[within]
+    return places
+
+
+def _within(pairs: Pairs, items: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The places of pairs in a tile of their queries and of some items, ascending."""
+    columns = np.searchsorted(items, pairs.items)
+    there = items[columns.clip(max=len(items) - 1)] == pairs.items
+    places: NDArray[np.int64] = np.sort(pairs.queries[there] * len(items) + columns[there])
+    return places

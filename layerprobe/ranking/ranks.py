@@ -168,7 +168,9 @@ def positive_levels(retrieval: Retrieval) -> Iterator[Levels]:
     relevance = relevance_of(retrieval.labels, retrieval.gallery_labels, retrieval.own, retrieval.rules)
     with full_precision(queries.device):
         search = _prepare_search(queries, gallery, relevance, retrieval.similarity)
-        for rows in _level_parts(relevance.counts()[0], _rows_at_once(search, retrieval.memory), len(gallery)):
+        for rows in _level_parts(
+            relevance.counts()[0], rows_at_once(queries, search.form.dim, retrieval.memory), len(gallery)
+        ):
             yield _part(search, rows).levels()
 
 
@@ -227,18 +229,18 @@ def integer_k(k: object) -> int:
 
 def _counts(search: Search, ks: frozenset[int] | None, memory: int | None) -> NDArray[np.int64]:
     """(4, Q) counts, also of queries that are on disk or too many for memory."""
-    count, size = len(search.queries), _rows_at_once(search, memory)
+    count, size = len(search.queries), rows_at_once(search.queries, search.form.dim, memory)
     parts = (slice(start, min(start + size, count)) for start in range(0, count, size))
     return np.concatenate([_numpy(_part(search, rows).counts(ks)) for rows in parts], 1)
 
 
-def _rows_at_once(search: Search, memory: int | None) -> int:
-    """How many queries may be in memory at once."""
+def rows_at_once(queries: Items, dim: int, memory: int | None) -> int:
+    """How many queries with vectors of so many numbers may be in memory at once."""
     if memory is None:
-        if not search.queries.on_disk:
-            return len(search.queries)
+        if not queries.on_disk:
+            return len(queries)
         memory = _MEMORY_FROM_DISK
-    return max(BLOCK_ROWS, memory // (search.form.dim * _BYTES_PER_NUMBER))
+    return max(BLOCK_ROWS, memory // (dim * _BYTES_PER_NUMBER))
 
 
 def _numpy(counts: Tensor) -> NDArray[np.int64]:
@@ -254,7 +256,7 @@ def _complete_ranks(search: Search, previous_ranks: Ranks, ks: frozenset[int] | 
     old = previous_ranks
     counts = old.closer, old.closer_high, old.tied_negatives, old.tied_positives
     merged = np.stack(counts).astype(np.int64)
-    size = _rows_at_once(search, memory)
+    size = rows_at_once(search.queries, search.form.dim, memory)
     in_order = search.gallery.on_disk or size < len(search.gallery)
     for start in range(0, len(open_), size):
         rows = open_[start : start + size]

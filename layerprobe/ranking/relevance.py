@@ -90,8 +90,8 @@ class HeldLabels:
         holds = csr_array((np.ones(len(pairs), np.int32), (rows.reshape(-1), columns.reshape(-1))), shape=shape)
         return cls(*(holds[np.searchsorted(classes, some)] for some in (labels, gallery_labels)))
 
-    def shared(self, columns: slice) -> NDArray[np.bool_]:
-        """(Q, C) whether queries share a label with the items of a slice."""
+    def shared(self, columns: slice | Labels) -> NDArray[np.bool_]:
+        """(Q, C) whether queries share a label with the items of a slice or an index."""
         shared: NDArray[np.bool_] = (self.queries @ self.gallery[columns].T).toarray() > 0
         return shared
 
@@ -139,8 +139,8 @@ class Relevance:
             None if self.held_labels is None else replace(self.held_labels, queries=self.held_labels.queries[index]),
         )
 
-    def of_one_class(self, columns: slice = slice(None)) -> NDArray[np.bool_]:
-        """(Q, C) whether the items of a slice have the query's class."""
+    def of_one_class(self, columns: slice | Labels = slice(None)) -> NDArray[np.bool_]:
+        """(Q, C) whether the items of a slice or an index have the query's class."""
         if self.held_labels is not None:
             return self.held_labels.shared(columns)
         same: NDArray[np.bool_] = self.labels[:, None] == self.gallery_labels[None, columns]

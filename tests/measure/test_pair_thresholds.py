@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from layerprobe.measure.pair_thresholds import (
     count_pairs,
     error_rates,
     error_rates_within_folds,
-    thresholds_at,
+    locate,
 )
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.system.errors import DataError, NotFiniteError
@@ -33,7 +34,7 @@ OF_EIGHT = np.repeat([0, 1], 4)
 
 def measured(pairs: AllPairs, rates: Sequence[float]) -> list[tuple[float, int, int]]:
     """Threshold, accepted impostor pairs and accepted genuine pairs at each rate."""
-    found = thresholds_at(pairs, count_pairs(pairs), rates)
+    found = locate(pairs, rates).thresholds
     counts = count_accepted(pairs, found)
     each = zip(found, counts.impostor.sum((1, 2)).tolist(), counts.genuine.sum(1).tolist(), strict=True)
     return [(pairs.in_user_units(threshold), *of) for threshold, *of in each]
@@ -69,7 +70,7 @@ def brute_force(features: Features, similarity: str) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "hamming"])
 def test_rates_are_those_of_scikit_learns_roc_curve(similarity: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerprobe.ranking.all_pairs.BLOCK_ROWS", 64)  # several tiles
+    monkeypatch.setattr("layerprobe.ranking.items.BLOCK_ROWS", 64)  # several tiles
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 9, 150)
     features: Features = rng.normal(size=(9, 16))[labels] + rng.normal(size=(150, 16))
@@ -126,7 +127,7 @@ def test_classes_of_one_image_have_impostor_pairs_only() -> None:
     with pytest.raises(DataError, match="no genuine pair: every class has one image"):
         count_pairs(all_pairs(EIGHT[:3], [0, 1, 2])).rates()
     with pytest.raises(DataError, match="no impostor pair: all images are of one class"):
-        thresholds_at(one := all_pairs(EIGHT, [0] * 8), count_pairs(one), [0.1])
+        locate(all_pairs(EIGHT, [0] * 8), [0.1])
 
 
 def test_nan_is_refused() -> None:
@@ -177,12 +178,18 @@ def pairs_of(split: str) -> AllPairs:
     return all_pairs(features, np.arange(30) if split == "lone" else LABELS)
 
 
+def cosines_of(pairs: AllPairs) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Of each pair the cosine, and whether it is genuine."""
+    rows = pairs.queries.take(slice(None)).numpy()
+    first, second = np.triu_indices(len(rows), 1)
+    return brute_force(rows, "cosine")[first, second], pairs.queries.labels[first] == pairs.queries.labels[second]
+
+
 def test_the_curve_is_that_of_scikit_learn() -> None:
     found = error_rates(SUBJECT, pairs_of, "validation")
     pairs = pairs_of("test")
-    (tile,) = pairs.tiles()
-    counted = (tile.genuine | tile.impostor).numpy()
-    false, true, _ = roc_curve(tile.genuine.numpy()[counted], tile.similarities.numpy()[counted])
+    similarities, genuine = cosines_of(pairs)
+    false, true, _ = roc_curve(genuine, similarities)
     reached = set(zip(false.round(9).tolist(), (1 - true).round(9).tolist(), strict=True))
     # the corners of the curve, beside points on its steps
     own = set(zip(np.round(found.false_accepts, 9).tolist(), np.round(found.false_rejects, 9).tolist(), strict=True))
@@ -229,3 +236,61 @@ def test_within_folds_the_pairs_of_all_folds_count_together() -> None:
     own = set(zip(np.round(found.false_accepts, 9).tolist(), np.round(found.false_rejects, 9).tolist(), strict=True))
     assert len(reached & own) > 20
     assert (found.n, found.thresholds) == (30, ())
+
+
+def located_by_hand(pairs: AllPairs, rates: Sequence[float]) -> tuple[float, list[float]]:
+    """The equal error rate from the bins of all pairs, and the thresholds from all similarities in steps."""
+    (values, genuine), counts = cosines_of(pairs), count_pairs(pairs)
+    steps = np.sort(np.round(values[~genuine] / pairs.step))[::-1]
+    ranks = [pair_thresholds._allowed_count(rate, len(steps)) for rate in rates]
+    return counts.equal_error_rate(), [(steps[rank] + 0.5) * pairs.step for rank in ranks]
+
+
+@pytest.mark.parametrize("kind", ["spread", "within 1e-7", "few values", "collapsed"])
+@pytest.mark.parametrize("runs", [2**22, 3])
+def test_what_is_located_is_exact(kind: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # with 3 runs the similarities in a bin are told apart by further sweeps
+    monkeypatch.setattr(pair_thresholds, "_MOST_RUNS", runs)
+    monkeypatch.setattr(pair_thresholds, "_MOST_WAITING", 10)
+    monkeypatch.setattr("layerprobe.ranking.items.BLOCK_ROWS", 32)
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 7, 90)
+    features = rng.normal(size=(7, 6))[labels] + rng.normal(size=(90, 6))
+    if kind == "within 1e-7":
+        features = 1 + 1e-4 * features
+    if kind == "few values":
+        features = np.eye(3)[rng.integers(0, 3, 90)] + np.eye(3)[rng.integers(0, 3, 90)]
+    if kind == "collapsed":
+        features = np.ones((90, 6))
+    pairs, rates = all_pairs(features, labels), [0.3, 0.05, 0.001]
+    equal, thresholds = located_by_hand(pairs, rates)
+    found = pair_thresholds.locate(pairs, rates)
+    assert found.thresholds == pytest.approx(thresholds, rel=0, abs=pairs.step)
+    if runs > 3:  # as many as there are bins of similarities
+        assert found.counts.equal_error_rate() == equal
+        assert found.counts.collapsed == count_pairs(pairs).collapsed == (kind in ("within 1e-7", "collapsed"))
+
+
+def test_folds_and_parts_of_the_queries_count_each_pair_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("layerprobe.ranking.items.BLOCK_ROWS", 8)
+    monkeypatch.setattr("layerprobe.ranking.ranks.BLOCK_ROWS", 8)
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 9, 70)
+    features, folds = rng.normal(size=(70, 4)), labels % 3
+    pairs = replace(all_pairs(features, labels, memory=1), folds=folds)
+    counts = count_accepted(pairs, [0.2])
+    values = brute_force(features, "cosine")
+    i, j = np.triu_indices(70, 1)
+    there = folds[i] == folds[j]
+    i, j = i[there], j[there]
+    table, genuine = np.zeros((9, 9), int), np.zeros(9, int)
+    every = np.zeros((9, 9), int)
+    for a, b in zip(i, j, strict=True):
+        if labels[a] == labels[b]:
+            genuine[labels[a]] += values[a, b] >= 0.2
+        else:
+            every[labels[a], labels[b]] += 1
+            table[labels[a], labels[b]] += values[a, b] >= 0.2
+    assert counts.impostor[0].tolist() == table.tolist()
+    assert counts.impostor_pairs.tolist() == every.tolist()
+    assert counts.genuine[0].tolist() == genuine.tolist()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from layerprobe.ranking.all_pairs import AllPairs, all_pairs
+from layerprobe.ranking.all_pairs import AllPairs, Tile, all_pairs
 from layerprobe.values.retrieval import SearchRules
 
 ROWS = np.random.default_rng(0).normal(size=(9, 3))
@@ -15,15 +15,20 @@ LABELS = np.array([0, 0, 0, 1, 1, 1, 2, 2, 3])
 def kinds(pairs: AllPairs) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
     """The genuine and the impostor pairs."""
     found: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
-    for tile in pairs.tiles():
-        for kind, of in zip((tile.genuine, tile.impostor), found, strict=True):
-            of |= {(int(i) + tile.rows.start, int(j) + tile.columns.start) for i, j in kind.nonzero()}
+
+    def add(tile: Tile) -> None:
+        width = len(tile.columns)
+        impostor = np.setdiff1d(np.arange(tile.products.numel()), tile.others)
+        for places, of in zip((tile.genuine, impostor), found, strict=True):
+            of |= {(int(tile.rows[place // width]), int(tile.columns[place % width])) for place in places}
+
+    pairs.sweep(add)
     return found
 
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerprobe.ranking.all_pairs.BLOCK_ROWS", 4)
+    monkeypatch.setattr("layerprobe.ranking.items.BLOCK_ROWS", 4)
 
 
 def test_among_themselves_every_two_images_are_one_pair() -> None:
@@ -67,9 +72,10 @@ def test_images_that_share_a_label_are_genuine_pairs() -> None:
 def test_similarities_have_the_scale_of_the_features(similarity: str) -> None:
     rows = ROWS * 1000
     pairs = all_pairs(rows, LABELS, similarity=similarity)  # type: ignore[arg-type] # text
-    (first, *_) = pairs.tiles()
+    firsts: list[float] = []
+    pairs.sweep(lambda tile: firsts.append(float(tile.exact(np.array([1]))[0])))
     expected = rows[0] @ rows[1] if similarity == "dot" else -np.linalg.norm(rows[0] - rows[1])
-    assert pairs.in_user_units(float(first.similarities[0, 1])) == pytest.approx(expected)
+    assert pairs.in_user_units(firsts[0]) == pytest.approx(expected)
 
 
 def test_images_of_two_folds_are_no_pair() -> None:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from layerprobe.measure.analysis import Features
 from layerprobe.measure.pair_thresholds import (
     Accepted,
+    AcceptedCounts,
     PairCounts,
     Units,
     count_accepted,
-    count_pairs,
+    locate,
     require_pairs,
-    thresholds_at,
 )
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.reductions.chain import parse_chain
@@ -185,16 +185,15 @@ def measure_thresholds(pairs: LayerPairs, rates: Sequence[float], listener: List
         DataError: a split without genuine or impostor pairs.
     """
     setting, testing, rates = pairs.setting, pairs.testing, sorted(rates)
-    with listener.task(f"threshold {pairs.ranked}", 5, "passes over all pairs") as task:
-        counts = count_pairs(setting)
+    with listener.task(f"threshold {pairs.ranked}", 3, "counts of all pairs") as task:
+        located = locate(setting, rates)
         task.advance()
-        similarities = thresholds_at(setting, counts, rates)
-        task.advance()
+        counts, similarities = located.counts, located.thresholds
         set_at = count_accepted(setting, similarities)
         task.advance()
-        tested = count_pairs(testing)
-        task.advance()
-        test_at = count_accepted(testing, similarities, units=pairs.units)
+        testing_counts = AcceptedCounts(testing, similarities, pairs.units)
+        tested = locate(testing, (), testing_counts.count).counts
+        test_at = testing_counts.accepted()
         task.advance()
     set_on, test = _count_split(pairs.split, setting, counts), _count_split("test", testing, tested)
     # A false accept depends on both of its units, a true one on the query's.
