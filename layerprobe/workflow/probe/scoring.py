@@ -67,6 +67,10 @@ class LayerFeatures(Protocol):
     def dataset(self) -> Dataset:
         """The images of the splits."""
 
+    @property
+    def dtype(self) -> Callable[[int], str]:
+        """Epoch -> the type that its features are stored as, as in `FeatureKey`."""
+
     def key(self, epoch: int, split: str) -> store.FeatureKey:
         """What the features of an epoch and split must be made from."""
 
@@ -109,7 +113,7 @@ class Searches:
         chain = parse_chain(ranked.reduction)
         notes = fit_notes(chain, split)
         notes += self.sample.notes(self.features.dataset, split) if self.sample else []
-        if dtype := self.features.key(epoch, split).dtype:
+        if dtype := self.features.dtype(epoch):
             notes.append(f"stored as {dtype}")
         if chain.needs_classifier and self.trained is not None and self.trained.relu:
             notes.append(AFTER_RELU)
