@@ -28,33 +28,39 @@ Arrays = dict[LayerKey, NDArray[np.float32]]
 BATCH_SIZE = 64
 
 
-def extract(
+def extract(  # noqa: PLR0913 - what is run, on what, and how
     module: nn.Module,
     taps: Sequence[Tap],
     batches: Iterable[Tensor],
     normalise: Callable[[Tensor], Tensor] | None = None,
     *,
     device: torch.device,
+    bfloat16: bool = False,
 ) -> Iterator[Arrays]:
     """Run batches of images through a network and yield the features at its taps.
 
-    Between two batches the module is as it was: no hook, its own modes. Float32 is computed as float32:
-    no TF32, no autocast. A GPU is given the next batch before the features of one are waited for; only GeM waits within
-    the forward, to look for values below 0.
+    Between two batches the module is as it was: no hook, its own modes. Unless `bfloat16` is asked for, float32 is
+    computed as float32: no TF32, no autocast. A GPU is given the next batch before the features of one are waited for;
+    only GeM waits within the forward, to look for values below 0.
 
     Args:
         normalise: a batch on `device`, such as bytes (B, H, W, 3) -> float32 (B, 3, H, W); None where the batches are
             already the network's input.
+        bfloat16: the network's products in bfloat16 (autocast); outputs are pooled in float32.
 
     Yields:
         For each batch {tap.key: float32 (B, dim)}.
     """
+    import torch
+
     behind = 0 if device.type == "cpu" else 1
     launched: deque[Callable[[], Arrays]] = deque()
     for batch in batches:
         with full_precision(device), tap_module(module, taps) as features_of:
             placed = send(batch, device)
-            features = features_of(normalise(placed) if normalise else placed)
+            images = normalise(placed) if normalise else placed
+            with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
+                features = features_of(images)
         launched.append(copy_to_host(features))
         if len(launched) > behind:
             yield launched.popleft()()

@@ -279,7 +279,8 @@ class _Coarse:
     @functools.cached_property
     def above(self) -> Counts:
         """Impostor pairs whose product is in a bin or a higher one; 0 at the end."""
-        return np.r_[np.cumsum(self.impostor[::-1])[::-1], 0]
+        above: Counts = np.r_[np.cumsum(self.impostor[::-1])[::-1], 0]
+        return above
 
     def _most_and_fewest(self) -> tuple[Counts, Counts]:
         """The most and the fewest impostor pairs that may be above the lower edge of each bin."""

@@ -40,7 +40,8 @@ from layerprobe.values.layers import LayerKey
 
 FeatureArray = NDArray[np.float32]  # (N, D)
 CHUNK_ROWS = 512
-_OPTIONAL = ("network", "dtype")  # of a key
+_OPTIONAL = ("network", "dtype", "precision")  # of a key
+_PLAIN = {"dtype": "", "precision": ""}  # of a file without these attributes
 _DTYPES: dict[str, np.dtype[Any]] = {"": np.dtype(np.float32), "float16": np.dtype(np.float16)}
 _DIGEST = "rows_sha256"
 
@@ -54,7 +55,8 @@ class FeatureKey:
         transform: every step from an image file to the network's input, as text.
         manifest_sha256: hash of the split's ids, classes and pixels.
         network: the package that the model comes from, with its version; empty for layerprobe's own networks.
-        dtype: the type that features are rounded to where they are stored; empty for float32, as they are computed.
+        dtype: the type that features are rounded to where they are stored; empty for float32.
+        precision: of the network's products; empty for float32.
     """
 
     run: str
@@ -65,9 +67,15 @@ class FeatureKey:
     manifest_sha256: str
     network: str = ""
     dtype: str = field(default="", repr=False)
+    precision: str = field(default="", repr=False)
 
     def __str__(self) -> str:
-        return f"{self!r} {self.dtype}".rstrip()
+        return " ".join(filter(None, (repr(self), self.dtype, self.precision)))
+
+    @property
+    def compute(self) -> str:
+        """The precision as a layer's attribute has it."""
+        return self.precision or "float32"
 
 
 def key_attributes(key: FeatureKey) -> dict[str, str | int]:
@@ -173,7 +181,7 @@ def made_from_facts(facts: Mapping[str, str]) -> dict[str, str]:
 
 def has_facts(facts: Mapping[str, str], expected: Mapping[str, object]) -> bool:
     """Whether a file's attributes, as text, are all those wanted."""
-    return all(facts.get(name, "") == str(value) for name, value in {"dtype": "", **expected}.items())
+    return all(facts.get(name, "") == str(value) for name, value in {**_PLAIN, **expected}.items())
 
 
 def layers_in(file: h5py.File) -> tuple[LayerKey, ...]:
@@ -201,13 +209,11 @@ class Columns:
 
     Args:
         dims: layer -> D, for the layers computed now.
-        compute: float32 or bf16; stored features are used only if it is the same.
     """
 
     dims: Mapping[LayerKey, int]
     device: str
     batch_size: int
-    compute: str = "float32"
 
 
 def write_features(
@@ -228,12 +234,10 @@ def write_features(
         if rows.total is not None:
             set_attributes(file, {"first_row": rows.first, "images": rows.total})
         write_rows(file, rows)
-        _write_columns(file.create_group("features"), len(rows.ids), columns, dtype, sink.watched(batches))
+        _write_columns(file.create_group("features"), len(rows.ids), columns, key, sink.watched(batches))
 
 
-def stored_layers(
-    path: Path, key: FeatureKey, *, layers: Collection[LayerKey] | None = None, compute: str = "float32"
-) -> set[LayerKey]:
+def stored_layers(path: Path, key: FeatureKey, *, layers: Collection[LayerKey] | None = None) -> set[LayerKey]:
     """The layers of a file whose stored features were made from this key and are intact.
 
     Features are read and checked against their checksums.
@@ -253,7 +257,7 @@ def stored_layers(
                 dataset = _features(file, layer)
                 for chunk in dataset.iter_chunks():
                     dataset[chunk]  # a wrong checksum raises
-                if attribute(dataset, "compute") == compute:
+                if attribute(dataset, "compute") == key.compute:
                     intact.add(layer)
     return intact
 
@@ -413,11 +417,11 @@ class FeatureHead:
         """Layer -> length of its features."""
         return {layer: dim for layer, (dim, _) in self.columns.items()}
 
-    def made_from(self, key: FeatureKey, *, compute: str = "float32") -> set[LayerKey]:
+    def made_from(self, key: FeatureKey) -> set[LayerKey]:
         """The layers that were made from this key; their features are not read."""
         if isinstance(self.index, DataError) or not has_facts(self.facts, key_attributes(key)):
             return set()
-        return {layer for layer, (_, computed) in self.columns.items() if computed == compute}
+        return {layer for layer, (_, computed) in self.columns.items() if computed == key.compute}
 
 
 def read_one_head(path: Path) -> FeatureHead:
@@ -437,16 +441,16 @@ def _write_columns(
     group: h5py.Group,
     count: int,
     columns: Columns,
-    dtype: np.dtype[Any],
+    key: FeatureKey,
     batches: Iterable[Mapping[LayerKey, FeatureArray]],
 ) -> None:
     """Create the layers' data sets and fill them chunk by chunk."""
     attributes: dict[str, str | int] = {
-        "compute": columns.compute,
+        "compute": key.compute,
         "device": columns.device,
         "batch_size": columns.batch_size,
     }
-    size = min(CHUNK_ROWS, count)
+    size, dtype = min(CHUNK_ROWS, count), _DTYPES[key.dtype]
     datasets, buffers = {}, {}
     for layer, dim in columns.dims.items():
         datasets[layer] = group.create_dataset(layer.stored, (count, dim), dtype, chunks=(size, dim), fletcher32=True)
@@ -502,7 +506,7 @@ def _batch_length(batch: Mapping[LayerKey, FeatureArray], dims: Mapping[LayerKey
 def _difference(file: h5py.File, key: FeatureKey) -> str:
     """In which part of the key a file differs, as a sentence; empty if in none."""
     require_rows(file)
-    expected_attributes = {"dtype": "", **key_attributes(key)}
+    expected_attributes = {**_PLAIN, **key_attributes(key)}
     changed = (name for name, expected in expected_attributes.items() if attribute(file, name) != str(expected))
     return next((f"{name} is not what it was" for name in changed), "")
 

@@ -178,7 +178,8 @@ def tap_module(
 
     Yields:
         A function: images -> {tap.key: (B, dim) float32 on the module's device}, computed and pooled in the module's
-        own type. It raises ValueError if a tap's module did not run, and NumericError if GeM meets a negative value.
+        own type, under autocast pooled in float32. It raises ValueError if a tap's module did not run, and
+        NumericError if GeM meets a negative value.
     """
     import torch
 
@@ -224,6 +225,8 @@ def _features(output: object, tap: Tap, norm: Callable[[Tensor], Tensor] | None,
 
     tensor = tensor_at(output, tap.layout.part)
     tensor = tap.layout.arranged(tensor if norm is None else norm(tensor))
+    if torch.is_autocast_enabled(tensor.device.type):
+        tensor = tensor.float()  # else the mean of a map, or its sum, would be rounded to autocast's type
     if tap.pool == NO_POOL:
         return tensor.to(torch.float32, copy=True)
     if tap.pool == "cls":

@@ -161,6 +161,19 @@ def test_the_size_of_a_batch_hardly_changes_features() -> None:
         assert values.std(0).max() > 1e-3
 
 
+@pytest.mark.parametrize("pool", ["max", "avg", "gem", "grid:2"])
+def test_bfloat16_is_that_of_the_products_and_what_they_give_is_pooled_in_float32(pool: str) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Conv2d(3, 2, 1), nn.ReLU())
+        images = torch.rand(5, 3, 2, 2)
+    tap = Tap("1", "1", 1, pool, 8 if pool == "grid:2" else 2, Layout("map", shape=(2, 2, 2)))
+    (found,) = extract(module, [tap], [images], device=CPU, bfloat16=True)
+    values = module.bfloat16()(images.bfloat16()).double().flatten(2).detach()
+    expected = {"max": values.amax(2), "avg": values.mean(2), "gem": values.clamp(1e-6).pow(3).mean(2).pow(1 / 3)}
+    np.testing.assert_allclose(found[tap.key], expected.get(pool, values.flatten(1)), rtol=1e-6)
+
+
 @pytest.mark.gpu
 def test_a_gpu_gives_the_cpus_features() -> None:
     torch.manual_seed(0)

@@ -274,7 +274,9 @@ def test_another_version_of_layerprobe_does_not(path: Path) -> None:
 
 
 def test_features_computed_in_another_type_are_not_stored(path: Path) -> None:
-    assert store.stored_layers(path, KEY, compute="bf16") == set()
+    half = replace(KEY, precision="bfloat16")
+    assert store.stored_layers(path, half) == set()
+    assert store.stale_note(path, half) == "precision is not what it was"
 
 
 def test_of_an_absent_file_nothing_is_stored_and_nothing_noted(tmp_path: Path) -> None:

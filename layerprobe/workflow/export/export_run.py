@@ -300,9 +300,10 @@ def _read_samples(layer: LayerOfRun, opened: ProbedRun | None, parts: Parts | No
         with open_layer(layer.run, layer.epoch, layer.split, layer.ranked.layer) as table:
             rows = sample_rows(table.shape[0])
             pooled = np.concatenate([table[row : row + 1] for row in rows.tolist()])
-        dtype = layer.run.feature_head(layer.epoch, layer.split).facts.get("dtype")
-        if dtype and parts is not None:
-            raise DataError(f"the probe's features are stored as {dtype}")
+        facts = layer.run.feature_head(layer.epoch, layer.split).facts
+        for fact, how in (("dtype", "stored as"), ("precision", "computed in")):
+            if facts.get(fact) and parts is not None:
+                raise DataError(f"the probe's features are {how} {facts[fact]}")
         images = None if opened is None else _read_images(layer, opened, rows)
         name = f"{len(rows)} {layer.split} images against the probe's features"
     except DataError as error:

@@ -27,7 +27,7 @@ from layerprobe.workflow.probe.probed_run import ProbedRun, open_for_probing, op
 from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.probe.selection import select_epochs
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.features import Missing, features_of, key_dtype
+from layerprobe.workflow.run.features import Missing, features_of, key_text
 from layerprobe.workflow.run.runs import Run
 
 _FILES = 16  # that are hashed
@@ -42,7 +42,9 @@ def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
     opened, to_hash = _without_images(open_for_probing(run, request))
     selection, dataset = resolve_selection(opened), opened.dataset
     contents = opened.record.contents  # the images are not hashed
-    features = features_of(run, opened.recipe, dataset, dtype=request.store, shard_rows=request.shard_rows)
+    features = features_of(
+        run, opened.recipe, dataset, dtype=request.store, precision=request.precision, shard_rows=request.shard_rows
+    )
     features = replace(features, manifest_sha256=lambda split: contents.get(split, ""))
     epochs = select_epochs(request.epochs, features, opened.record, selection.deciding, None)
     splits = selection.extracted_splits
@@ -57,7 +59,7 @@ def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: 
     selection, dataset = resolve_selection(opened), opened.dataset
     taps = tuple(member_taps(selection.taps))
     missing = [
-        replace(_all_missing(run, epoch, split, taps, len(dataset.splits[split])), dtype=key_dtype(request.store))
+        replace(_all_missing(run, epoch, split, taps, len(dataset.splits[split])), dtype=key_text(request.store))
         for epoch in range(epochs)
         for split in selection.extracted_splits
     ]
@@ -113,7 +115,8 @@ def _seconds_an_image(opened: ProbedRun, item: Missing) -> tuple[float, float]:
     batch = next(reader)
     reading = (time.perf_counter() - started) / len(rows)
     normalise = from_recipe.build_normalise(opened.recipe, opened.net.channels)
-    run = partial(extract, opened.net.module, item.taps, [batch], normalise)
+    bfloat16 = opened.request.precision == "bfloat16"
+    run = partial(extract, opened.net.module, item.taps, [batch], normalise, bfloat16=bfloat16)
     running = _seconds_each([lambda: list(run(device=opened.device))] * 2) / len(rows)
     return reading, running
 

@@ -92,6 +92,7 @@ def prepare(
         opened.recipe,
         opened.dataset,
         dtype=request.store,
+        precision=request.precision,
         shard_rows=request.shard_rows,
         sample=sample,
     )

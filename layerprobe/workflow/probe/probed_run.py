@@ -203,11 +203,12 @@ class RunExtractor:
             self._loaded = missing.epoch
         workers = from_recipe.choose_workers(self.opened.request.workers, device)
         normalise = from_recipe.build_normalise(self.opened.recipe, net.channels)
+        bfloat16 = self.features.precision(missing.epoch) == "bfloat16"
         in_turn, whole = slice(launch.rank, None, launch.size), len(parts) >= launch.size
         for part in parts[in_turn] if whole else parts:
             taps, share = missing.taps_of(part), slice(None) if whole else in_turn
             pixels = tell(plain_batches(split, batch_size=BATCH_SIZE, workers=workers, rows=part.rows, share=share))
-            batches: Iterator[Arrays] = extract(net.module, taps, pixels, normalise, device=device)
+            batches: Iterator[Arrays] = extract(net.module, taps, pixels, normalise, device=device, bfloat16=bfloat16)
             if fitted:
                 batches = _through(batches, fitted, device)
             columns = store.Columns({tap.key: missing.dims[tap.key] for tap in taps}, str(device), BATCH_SIZE)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from layerprobe.reductions.chain import Chain
 from layerprobe.values.scores import recall_of
 
-_STORED = ("float32", "float16")
+_STORED, _PRECISIONS = ("float32", "float16"), ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class ProbeRequest:
         memory: bytes that a ranking may allocate; None for no limit.
         store_reduced: images of the sample that the one reduction is fitted on; None stores layers' own features.
         store: None for the type in which features of the epoch are stored, or float32.
+        precision: None for that of the stored features of the epoch, or float32.
         model: the run's network as the user names it, as for `Recipe.at`; None where the user names none.
         launch: the processes that extract and rank together.
     """
@@ -74,6 +75,9 @@ class ProbeRequest:
         int | None,
         Flag("Fit --reduce on at most N images, then store reduced features alone.", metavar="N", min=2),
     ] = None
+    precision: Annotated[
+        str | None, Flag("Precision of the network's products.", metavar="float32|bfloat16", default="as stored")
+    ] = None
     shard_rows: Annotated[
         int, Flag("Images of a split above which its features fill several files.", metavar="N", min=1)
     ] = SHARD_ROWS
@@ -95,6 +99,8 @@ class ProbeRequest:
             require_pool(name)
         if self.store not in (None, *_STORED):
             raise UnknownNameError("type", self.store or "", _STORED)
+        if self.precision not in (None, *_PRECISIONS):
+            raise UnknownNameError("precision", self.precision or "", _PRECISIONS)
         if self.shard_rows != SHARD_ROWS:
             _require_batches(self.shard_rows)
         for name in self.splits or ():

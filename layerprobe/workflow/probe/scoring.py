@@ -71,6 +71,10 @@ class LayerFeatures(Protocol):
     def dtype(self) -> Callable[[int], str]:
         """Epoch -> the type that its features are stored as, as in `FeatureKey`."""
 
+    @property
+    def precision(self) -> Callable[[int], str]:
+        """Epoch -> that of the network's products, as in `FeatureKey`."""
+
     def key(self, epoch: int, split: str) -> store.FeatureKey:
         """What the features of an epoch and split must be made from."""
 
@@ -115,6 +119,8 @@ class Searches:
         notes += self.sample.notes(self.features.dataset, split) if self.sample else []
         if dtype := self.features.dtype(epoch):
             notes.append(f"stored as {dtype}")
+        if precision := self.features.precision(epoch):
+            notes.append(f"computed in {precision}")
         if chain.needs_classifier and self.trained is not None and self.trained.relu:
             notes.append(AFTER_RELU)
         return Subject(

@@ -80,6 +80,7 @@ class RunFeatures:
         shard_rows: rows of a split above which its features are stored in several files, each of so many rows.
         dtype: epoch -> the type that its features are stored as, as in `FeatureKey`.
         sample: of features that are stored reduced alone; its samples are splits of the data set. None: layers' own.
+        precision: epoch -> that of the network's products, as in `FeatureKey`.
     """
 
     run: Run
@@ -92,6 +93,7 @@ class RunFeatures:
     shard_rows: int = SHARD_ROWS
     dtype: Callable[[int], str] = lambda _: ""
     sample: SampleFit | None = None
+    precision: Callable[[int], str] = lambda _: ""
     _open: dict[tuple[int, str], store.LayerTables] = field(default_factory=dict, init=False)
 
     def key(self, epoch: int, split: str) -> store.FeatureKey:
@@ -108,6 +110,7 @@ class RunFeatures:
             manifest_sha256=manifest,
             network=self.network,
             dtype=self.dtype(epoch),
+            precision=self.precision(epoch),
         )
 
     def missing(
@@ -229,12 +232,13 @@ class RunFeatures:
         return self.run.open_features(epoch, self._stored_as(split))
 
 
-def features_of(  # noqa: PLR0913 - the run, and how its features are stored
+def features_of(  # noqa: PLR0913 - the run, and how its features are computed and stored
     run: Run,
     recipe: Recipe,
     dataset: Dataset,
     *,
     dtype: str | None = None,
+    precision: str | None = None,
     shard_rows: int = SHARD_ROWS,
     sample: SampleFit | None = None,
 ) -> RunFeatures:
@@ -243,6 +247,7 @@ def features_of(  # noqa: PLR0913 - the run, and how its features are stored
     Args:
         dataset: without samples.
         dtype: float32 or float16; None for the type in which features of the epoch are stored.
+        precision: float32 or bfloat16; None for that of the stored features of the epoch.
         shard_rows: as in `RunFeatures`.
         sample: as there.
     """
@@ -255,7 +260,12 @@ def features_of(  # noqa: PLR0913 - the run, and how its features are stored
     @cache
     def dtype_of(epoch: int) -> str:
         names = dataset.splits if sample is None else map(sample.stored_as, dataset.splits)
-        return _stored_dtype(run, epoch, names) if dtype is None else key_dtype(dtype)
+        return _stored_fact("dtype", run, epoch, names) if dtype is None else key_text(dtype)
+
+    @cache
+    def precision_of(epoch: int) -> str:
+        names = dataset.splits if sample is None else map(sample.stored_as, dataset.splits)
+        return _stored_fact("precision", run, epoch, names) if precision is None else key_text(precision)
 
     network = network_text(recipe)
     recorded = run.read().network if run.exists() else None
@@ -271,18 +281,19 @@ def features_of(  # noqa: PLR0913 - the run, and how its features are stored
         shard_rows,
         dtype_of,
         sample,
+        precision_of,
     )
 
 
-def key_dtype(dtype: str | None) -> str:
-    """A type as a `FeatureKey` has it: empty for float32, in which features are computed."""
-    return "" if dtype in (None, "float32") else dtype
+def key_text(name: str | None) -> str:
+    """A type or precision as a `FeatureKey` has it: empty for float32."""
+    return "" if name in (None, "float32") else name
 
 
-def _stored_dtype(run: Run, epoch: int, splits: Iterable[str]) -> str:
+def _stored_fact(name: str, run: Run, epoch: int, splits: Iterable[str]) -> str:
     for split in splits:
         with contextlib.suppress(DataError, BusyError):
-            return run.feature_head(epoch, split).facts.get("dtype", "")
+            return run.feature_head(epoch, split).facts.get(name, "")
     return ""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from layerprobe import store
 from layerprobe.data.splits import Dataset
@@ -118,19 +118,15 @@ def prepare_ensemble(
     opened.keep_forwards()
     request = drop_accuracy(request, recipe, lambda: _NO_CLASSIFIER, listener)
     dataset = opened.dataset
+    stored: Any = {"dtype": request.store, "precision": request.precision, "shard_rows": request.shard_rows}
     members: list[Member] = []
     for name in opened.record.members:
         if not named_run(run.folder.parent, name).exists():
             raise DataError("no such run", file=run.folder.with_name(name), fix="Train the ensemble again")
         member = open_for_probing(find_run(run.folder.parent, name), request)
-        features = features_of(member.run, member.recipe, dataset, dtype=request.store, shard_rows=request.shard_rows)
-        members.append(
-            Member(
-                embedding,
-                features,
-                RunExtractor(features, member, opened, partial(_extract_together, run, request, len(members))),
-            )
-        )
+        features = features_of(member.run, member.recipe, dataset, **stored)
+        share = partial(_extract_together, run, request, len(members))
+        members.append(Member(embedding, features, RunExtractor(features, member, opened, share)))
     side_by_side = replace(embedding, dim=embedding.dim * len(members))
     selection = select(request, recipe, [side_by_side], embedding, dataset, unclassified=lambda: _NO_CLASSIFIER)
 
@@ -143,8 +139,12 @@ def prepare_ensemble(
         for member in members:
             member.features.require_weights(epoch)
 
-    features = features_of(run, recipe, dataset, dtype=request.store, shard_rows=request.shard_rows)
-    features = replace(features, weights_sha256=weights_sha256, require_weights=require_weights)
+    @cache
+    def precision(epoch: int) -> str:
+        return max(member.features.precision(epoch) for member in members)
+
+    features = features_of(run, recipe, dataset, **stored)
+    features = replace(features, weights_sha256=weights_sha256, require_weights=require_weights, precision=precision)
     # Each member has drawn a share of the training images of its own.
     compared = [name for name in selection.extracted_splits if name != "train" or recipe.data.share == 1]
     require_same_images(opened.record, dataset, compared, fix=single.OTHER_IMAGES)
