@@ -114,13 +114,24 @@ def local_rank() -> int | None:
 
 def usable_cores() -> int:
     """The cores that this process may use, at least 1; those that torchrun starts on this machine share them."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, allowed // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return max(1, _cores() // processes_here())
+
+
+def processes_here() -> int:
+    """How many processes torchrun has started on this machine; 1 without torchrun."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def default_workers() -> int:
-    """The number of processes where the user states none: one a core that may be used, at most 8."""
-    return min(8, usable_cores())
+    """The number of processes that hash and decode where the user states none: one a core, at most 8.
+
+    The first process of torchrun has the cores of the others, which wait for it.
+    """
+    return min(8, _cores())
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def start_method() -> str:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from layerprobe.system.computing import local_rank
 from layerprobe.system.errors import EnvironmentFault, InterruptedRun, LayerprobeError, RecipeError
 
 if TYPE_CHECKING:
@@ -73,7 +74,10 @@ class Launch:
         # Signs of life are missed first: the group's own timeout ends a process that lives and does not answer.
         timeout = datetime.timedelta(seconds=self.timeout + 2 * _GRACE)
         store = PrefixStore("group", self._store)
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        backend = "gloo"
+        if torch.cuda.is_available():
+            backend = "cpu:gloo,cuda:nccl"
+            torch.cuda.set_device(local_rank() or 0)  # NCCL's own, or all processes would meet on the first GPU
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=timeout)
         return dist.group.WORLD
 

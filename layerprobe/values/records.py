@@ -209,6 +209,15 @@ class RunRecord:
         """The file of an epoch that the run has, where it wrote no checkpoints."""
         return next(file for file in self.weights_files if file.epoch == epoch)
 
+    def processes_note(self, epoch: int) -> str:
+        """How many processes trained which epochs up to this one; empty where all of them as many."""
+        numbers = {first: number for first, number in ((1, 1), *self.processes) if first <= epoch}
+        if len(numbers) < 2:
+            return ""
+        lasts = [first - 1 for first in [*numbers, epoch + 1][1:]]
+        spans = [f"{first}-{last} by {n}" for (first, n), last in zip(numbers.items(), lasts, strict=True)]
+        return f"epochs {', '.join(spans)} processes"
+
     @property
     def similarity(self) -> str:
         """The default similarity."""

@@ -121,6 +121,7 @@ WRONG = {
     "untrained": (1, "true or false"),
     "from_python": ("false", "true or false"),
     "request": (7, "text"),
+    "processes": ([[1]], "pairs of an epoch and a number"),
     "touched": (7, "a time"),
 }
 
@@ -145,3 +146,19 @@ def test_names_that_are_no_utf_8_and_whole_numbers_stay_as_they_are() -> None:
     assert json.dumps(recorded(json.loads(written)).as_json()) == written
     assert '"command": "train \\udcff"' in written
     assert '"mean": [0, 0.5, 1], "std": [1, 1, 1]' in written
+
+
+@pytest.mark.parametrize(
+    ("processes", "epoch", "note"),
+    [
+        ([], 5, ""),
+        ([[1, 2]], 5, ""),
+        ([[6, 4]], 5, ""),
+        ([[6, 4]], 8, "epochs 1-5 by 1, 6-8 by 4 processes"),
+        ([[1, 2], [4, 1]], 4, "epochs 1-3 by 2, 4-4 by 1 processes"),
+    ],
+)
+def test_the_note_says_which_epochs_how_many_processes_trained(
+    processes: list[list[int]], epoch: int, note: str
+) -> None:
+    assert recorded({"processes": processes}).processes_note(epoch) == note

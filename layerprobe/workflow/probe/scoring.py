@@ -95,6 +95,7 @@ class Searches:
         device: gives where features are put, when the first are read.
         trained: the classifier of the run's loss; None if there is none.
         sample: of features that are stored reduced alone; None where layers' own are.
+        trained_by: epoch -> how many processes trained which epochs, where the number changed; else empty.
     """
 
     features: LayerFeatures
@@ -103,6 +104,7 @@ class Searches:
     device: Callable[[], torch.device]
     trained: RunClassifier | None = None
     sample: SampleFit | None = None
+    trained_by: Callable[[int], str] = lambda _: ""
 
     def gallery(self, split: str) -> str:
         """The split that a split's images are searched in."""
@@ -121,6 +123,8 @@ class Searches:
             notes.append(f"stored as {dtype}")
         if precision := self.features.precision(epoch):
             notes.append(f"computed in {precision}")
+        if trained_by := self.trained_by(epoch):
+            notes.append(trained_by)
         if chain.needs_classifier and self.trained is not None and self.trained.relu:
             notes.append(AFTER_RELU)
         return Subject(
@@ -202,7 +206,9 @@ def searches_of_run(features: RunFeatures, recipe: Recipe, device: Callable[[], 
     run, train = features.run, features.dataset.splits.get(FITTED_ON)
     record = run.read()
     classifier = classifier_of(run, recipe, None if train is None else train.labels, device)
-    return Searches(features, record.experiment, record.seed, device, classifier, features.sample)
+    return Searches(
+        features, record.experiment, record.seed, device, classifier, features.sample, record.processes_note
+    )
 
 
 @dataclass(frozen=True, eq=False)

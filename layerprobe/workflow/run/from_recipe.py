@@ -28,7 +28,7 @@ from layerprobe.data.transforms import (
 )
 from layerprobe.nets.weight_files import split_part
 from layerprobe.recipe.recipe import Recipe
-from layerprobe.system.computing import local_rank, usable_cores
+from layerprobe.system.computing import local_rank, processes_here, usable_cores
 from layerprobe.system.errors import EnvironmentFault, RecipeError
 from layerprobe.system.naming import require_device_name
 from layerprobe.values.network_input import ImageSize, OwnInput, height_width, size_text
@@ -288,7 +288,10 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
     require_device_name(name)
-    if name == "cuda" and (rank := local_rank()) is not None:
+    rank = local_rank()
+    if processes_here() > 1 and name.startswith("cuda:"):
+        raise RecipeError(f"--device {name}: each process of torchrun takes a GPU of its own", fix="Leave it out")
+    if rank is not None and name == "cuda":
         name = f"cuda:{rank}"
     kind, _, index = name.partition(":")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():

@@ -427,6 +427,8 @@ def _restore(built: Built, state: dict[str, Any], file: Path) -> None:
 def _train_epochs(run: Run, request: TrainRequest, built: Built, listener: Listener, stop: Stop) -> None:
     """Train the epochs that are left; store, measure and tidy after each."""
     trainer, keep, probing = built.trainer, request.recipe.train.keep, None
+    if trainer.epoch < trainer.plan.epochs:
+        _record_processes(run, request.launch, trainer.epoch + 1, listener)
     if request.probe is not None:
         probe_request = ProbeRequest(
             layers=request.probe, device=request.device, workers=request.workers, launch=request.launch
@@ -445,7 +447,6 @@ def _train_epochs(run: Run, request: TrainRequest, built: Built, listener: Liste
     measure_and_tidy(measured_epochs, earlier=True)
     if trainer.epoch >= trainer.plan.epochs:
         return
-    _record_processes(run, request.launch, trainer.epoch + 1, listener)
     request.launch.call(follow, request)
     trainer.share(request.launch.group)
     batches, batch = trainer.plan.batches_per_epoch, trainer.plan.images_per_batch

@@ -184,3 +184,9 @@ def test_mps_is_taken_where_torch_has_it_and_told_where_not(monkeypatch: pytest.
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(EnvironmentFault, match="^no device mps: torch .* sees no Apple GPU. Use --device cpu"):
         from_recipe.choose_device("mps")
+
+
+def test_a_process_of_torchrun_is_not_given_anothers_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(RecipeError, match="--device cuda:0: each process of torchrun takes a GPU of its own"):
+        from_recipe.choose_device("cuda:0")
