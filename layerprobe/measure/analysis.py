@@ -219,16 +219,24 @@ def without_value(metrics: Sequence[str], subject: Subject, n: int, reason: str)
     return [subject.score(name, None, n, [reason]) for name in metrics]
 
 
-def prepare_retrieval(
-    queries: Features, gallery: Features | None, similarity: str, ranks: Ranks, rules: SearchRules | None = None
+def prepare_retrieval(  # noqa: PLR0913 - as rank
+    queries: Features,
+    gallery: Features | None,
+    similarity: str,
+    ranks: Ranks,
+    rules: SearchRules | None = None,
+    *,
+    memory: int | None = None,
 ) -> Retrieval:
     """What a metric takes.
 
     Args:
-        gallery: in memory; None for the queries themselves.
+        gallery: None for the queries themselves.
+        memory: bytes that a search may take.
     """
-    search = retrieval(queries.values, queries.labels, **_search(queries, gallery, similarity, rules))  # type: ignore[arg-type] # in memory
-    return replace(search, count=partial(rank, queries, gallery, similarity, previous_ranks=ranks, rules=rules))
+    search = retrieval(queries.values, queries.labels, **_search(queries, gallery, similarity, rules))
+    count = partial(rank, queries, gallery, similarity, previous_ranks=ranks, memory=memory, rules=rules)
+    return replace(search, count=count, memory=memory)
 
 
 def score_metric(

@@ -66,26 +66,27 @@ def query_values_of(  # noqa: PLR0913 - the items, the rules and the metric
     metric: str = "R@1",
     rules: SearchRules | None = None,
     options: Options | None = None,
+    memory: int | None = None,
 ) -> QueryValues:
     """The values of queries, searched in a gallery or among themselves.
 
     Args:
-        gallery: in memory; None for the other queries.
+        gallery: None for the other queries.
         metric: R@K, or another mean over queries.
         rules: which items are right, or taken out, where the class does not say.
         options: of metrics other than R@K.
+        memory: bytes that a search may take.
     """
     recall = recall_of(metric)
-    ranks = rank(queries, gallery, similarity, ks=[1, recall.k if recall else 1], rules=rules)
+    ranks = rank(queries, gallery, similarity, ks=[1, recall.k if recall else 1], memory=memory, rules=rules)
     names = {} if gallery is None else {"ids": queries.ids, "gallery_ids": gallery.ids}
     labels = None if gallery is None else gallery.labels
     above = ranks.hits(1) - chance_recall(queries.labels, 1, labels, rules=rules, **names)
     if recall:
         return QueryValues(ranks.hits(recall.k), above, ranks.hits_among_half(recall.k))
     query_metric: QueryMetric = load("metric", METRICS, metric)(**(options or {}).get(metric, {}))
-    return QueryValues(
-        query_metric.of_queries(prepare_retrieval(queries, gallery, similarity, ranks, rules))[metric], above
-    )
+    retrieval = prepare_retrieval(queries, gallery, similarity, ranks, rules, memory=memory)
+    return QueryValues(query_metric.of_queries(retrieval)[metric], above)
 
 
 @dataclass(frozen=True, eq=False)

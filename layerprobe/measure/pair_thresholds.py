@@ -279,7 +279,7 @@ class _Coarse:
     @functools.cached_property
     def above(self) -> Counts:
         """Impostor pairs whose product is in a bin or a higher one; 0 at the end."""
-        above: Counts = np.r_[np.cumsum(self.impostor[::-1])[::-1], 0]
+        above: Counts = np.append(np.cumsum(self.impostor[::-1])[::-1], 0)
         return above
 
     def _most_and_fewest(self) -> tuple[Counts, Counts]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from layerprobe.metrics.metric import Metric, QueryMetric
-from layerprobe.ranking.vectors import TIE_WINDOW, comparable
+from layerprobe.ranking.vectors import TIE_WINDOW, comparable, tensor_of
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.retrieval import FloatArray, IntArray, Retrieval, Similarity
 
@@ -43,16 +43,16 @@ class Accuracy(Metric):
             return {}
         import torch  # slow to import, and the names of metrics are checked without it
 
-        features = torch.as_tensor(retrieval.features)
         hits = 0.0
-        for rows, targets in zip(features.split(_ROWS), torch.from_numpy(columns).split(_ROWS), strict=True):
-            logits = classifier.logits(rows)
+        for block, targets in enumerate(torch.from_numpy(columns).split(_ROWS)):
+            rows = retrieval.features[block * _ROWS : (block + 1) * _ROWS]  # of a table on disk, too
+            logits = classifier.logits(torch.as_tensor(rows))
             if not bool(torch.isfinite(logits).all()):
                 raise NumericError("a logit is not finite")
             largest = logits == logits.amax(1, keepdim=True)
             hit = largest.gather(1, targets.to(logits.device)[:, None])[:, 0]
             hits += float((hit / largest.sum(1)).double().sum())
-        return {"accuracy": hits / len(features)}
+        return {"accuracy": hits / len(columns)}
 
 
 # The temperature of DINOv2's evaluation.
@@ -98,9 +98,9 @@ class WeightedVotes(QueryMetric):
         _require_classes(retrieval)
         names = None if gallery is None else list(map(str, range(len(gallery))))
         neighbours = nearest_neighbours(
-            retrieval.features,
+            tensor_of(retrieval.features),
             self.k,
-            gallery,
+            None if gallery is None else tensor_of(gallery),
             similarity=_cosine_or_bits(retrieval),
             ids=None if names is None else list(map(str, retrieval.own)),  # "-1" is no item's name
             gallery_ids=names,

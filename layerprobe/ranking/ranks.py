@@ -284,10 +284,10 @@ def _ranks(counts: NDArray[np.int64], zeros: int) -> Ranks:
 
 
 def retrieval(  # noqa: PLR0913 - as nearest_positive_ranks
-    features: NDArray[Any] | Tensor,
+    features: NDArray[Any] | Tensor | Table,
     labels: ArrayLike | Tensor,
     *,
-    gallery: NDArray[Any] | Tensor | None = None,
+    gallery: NDArray[Any] | Tensor | Table | None = None,
     gallery_labels: ArrayLike | Tensor | None = None,
     similarity: Similarity = "cosine",
     ids: Sequence[str] | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -226,13 +226,14 @@ def comparable(
 
 
 def tensor_of(values: ArrayLike | Tensor) -> Tensor:
-    """Values as a tensor, on their own device unless it has no float64."""
+    """Values as a tensor, on their own device unless it has no float64; those of a table on disk are read whole."""
     import torch
 
     if isinstance(values, torch.Tensor):
         return values.detach().to(with_float64(values.device))
     # A copy: torch warns of arrays that are read-only, as those of a memory map are.
-    return torch.from_numpy(np.array(values))
+    table: Any = values
+    return torch.from_numpy(np.array(table[:] if getattr(values, "shape", ()) else table))
 
 
 def signs(packed: Tensor) -> Tensor:

@@ -67,3 +67,7 @@ def byte_count(text: str) -> int:
     if not count:
         raise RecipeError(f"--memory {text}: not a size", fix="Write one like 4GB or 500MB")
     return count
+
+
+# Bytes of features and searches; None for no limit.
+Memory = Annotated[int | None, Flag("Memory limit of ranking, such as 4GB.", metavar="SIZE", parse=byte_count)]

@@ -308,9 +308,9 @@ class Retrieval:
     """Queries and their gallery: the input of a metric.
 
     Args:
-        features: (Q, D) of the queries, finite.
+        features: (Q, D) of the queries, finite: an array, a tensor, or a table on disk that is read in slices.
         labels: (Q,) int64 class of each.
-        gallery: (G, D) the searched items; None: the other queries.
+        gallery: (G, D) the searched items, likewise; None: the other queries.
         gallery_labels: (G,) int64; None without a gallery.
         similarity: cosine, dot, euclidean or hamming.
         own: (Q,) index in the gallery of the query itself, -1 if it is not there.
@@ -321,9 +321,9 @@ class Retrieval:
         memory: bytes that a search may take, as of `nearest_positive_ranks`; None: no limit.
     """
 
-    features: NDArray[Any] | Tensor
+    features: Any
     labels: NDArray[np.int64]
-    gallery: NDArray[Any] | Tensor | None
+    gallery: Any
     gallery_labels: NDArray[np.int64] | None
     similarity: Similarity
     own: NDArray[np.intp]

@@ -122,9 +122,9 @@ def test_a_gallery_on_disk_is_counted_block_by_block(memory: int | None, monkeyp
     (features, labels), (gallery, gallery_labels) = rows_of(40), rows_of(110, seed=1)
     names = [str(i) for i in range(40)]
     made = retrieval(
-        OnDisk(features),  # type: ignore[arg-type] # a table
+        OnDisk(features),
         labels,
-        gallery=OnDisk(gallery),  # type: ignore[arg-type]
+        gallery=OnDisk(gallery),
         gallery_labels=gallery_labels,
         ids=names,
         gallery_ids=[*names[20:], *(f"item {i}" for i in range(90))],

@@ -76,7 +76,7 @@ def choose_candidates(
         message = "--index shows recall on test, and there are no test classes"
         raise RecipeError(message, fix="Leave it out, or give a split test")
     seed, device = int(first_run.record.seed), with_float64(from_recipe.choose_device(request.device))
-    refits = Refits(device, seed, request.metric, listener)
+    refits = Refits(device, seed, request.metric, listener, request.memory)
     notes = [note for name, trainings in experiments.items() for note in _note_origins(name, trainings)]
     folded = False
     if first_run.is_fitted_on or (further and FITTED_ON not in first_run.record.manifests):

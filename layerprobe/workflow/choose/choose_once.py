@@ -34,7 +34,7 @@ from layerprobe.workflow.run.stored_choice import (
 from layerprobe.workflow.train.frozen import frozen_run
 from layerprobe.workflow.train.frozen_request import FrozenRequest
 
-_SELECT_NOTHING = ("device", "indexes")  # options of `choose`
+_SELECT_NOTHING = ("device", "indexes", "memory")  # options of `choose`
 _TEST = "test"
 
 

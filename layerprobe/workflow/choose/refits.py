@@ -124,6 +124,7 @@ class Refits:
     seed: int
     metric: str
     listener: Listener
+    memory: int | None = None
 
     def search_within_folds(
         self, experiments: Mapping[str, Sequence[CandidateRun]], further: Sequence[RankedLayer] = ()
@@ -184,7 +185,7 @@ class Refits:
         chain = parse_chain(ranked.reduction)
         if chain.needs_classifier or chain.on_gallery:
             raise NotApplicableError(f"{chain.text} cannot be fitted on other classes of the same split")
-        search = StoredSearch(candidate_run.run, epoch, candidate_run.split, self.device)
+        search = StoredSearch(candidate_run.run, epoch, candidate_run.split, self.device, memory=self.memory)
         search.require_plain()
         search.require_stored(ranked)
         if search.rules_sha256 not in rules:
@@ -222,7 +223,9 @@ class Refits:
         on_test = {}
         for key in added:
             if key in choosing.query_values and key not in test.query_values:
-                search = StoredSearch(candidate_run.run, key[0], "test", self.device, candidate_run.split)
+                search = StoredSearch(
+                    candidate_run.run, key[0], "test", self.device, candidate_run.split, memory=self.memory
+                )
                 on_test[key] = search.values(key[1], self.metric)
         return replace(changed, test=replace(test, query_values=_first_of(on_test, test.query_values)))
 
@@ -239,7 +242,7 @@ class Refits:
 
         @cache
         def open_search(run: Run, epoch: int, split: str) -> StoredSearch:
-            return StoredSearch(run, epoch, split, self.device)
+            return StoredSearch(run, epoch, split, self.device, memory=self.memory)
 
         def sums_of(candidate_run: CandidateRun, key: CandidateKey) -> UnitSums:
             search, units = open_search(candidate_run.run, key[0], candidate_run.split), candidate_run.choosing.units
@@ -272,7 +275,9 @@ class Refits:
 
         def sums_of(candidate_run: CandidateRun, key: CandidateKey, test: StoredValues) -> UnitSums:
             fitted_on = candidate_run.split if candidate_run.is_fitted_on else FITTED_ON
-            search = StoredSearch(candidate_run.run, key[0], "test", self.device, fitted_on, permuted=True)
+            search = StoredSearch(
+                candidate_run.run, key[0], "test", self.device, fitted_on, permuted=True, memory=self.memory
+            )
             search.require_stored(key[1])
             if folded and candidate_run.split == "test":
                 return unit_sums(

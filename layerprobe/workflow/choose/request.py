@@ -5,7 +5,7 @@ from typing import Annotated
 
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.naming import require_device_name
-from layerprobe.system.options import Cluster, Device, Flag, split_names
+from layerprobe.system.options import Cluster, Device, Flag, Memory, split_names
 from layerprobe.values.costs import IndexKind, index_kinds
 from layerprobe.values.epochs import require_epochs
 
@@ -48,6 +48,8 @@ class ChooseRequest:
     budget: Annotated[
         int | None, Flag("Bytes an image at most; smaller maps and codes are tried, too.", metavar="BYTES")
     ] = None
+
+    memory: Memory = None
 
     def __post_init__(self) -> None:
         from layerprobe.workflow.run.metric_values import require_mean_over_queries  # it imports numpy and h5py

@@ -22,7 +22,7 @@ from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, member
 from layerprobe.workflow.probe.classifiers import RunClassifier, fit_chain
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run.memory_run import MemoryRun
-from layerprobe.workflow.run.opened_run import read_layer
+from layerprobe.workflow.run.opened_run import table_of, values_of
 from layerprobe.workflow.run.runs import Run
 
 if TYPE_CHECKING:
@@ -167,14 +167,19 @@ def permuted_labels(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
 
 
 @contextlib.contextmanager
-def _open_stored(
-    run: Run, device: torch.device, epoch: int, split: str, layer: LayerKey, _: int | None
+def _open_stored(  # noqa: PLR0913 - as OpenLayer, of a run
+    run: Run, device: torch.device, epoch: int, split: str, layer: LayerKey, memory: int | None
 ) -> Iterator[Features]:
     import torch
 
     labels, ids = run.feature_head(epoch, split).rows
-    values = torch.from_numpy(read_layer(run, epoch, split, layer))
-    yield Features(values.to(device), labels.astype(np.int64), ids)
+    with run.open_features(epoch, split) as file:
+        table = table_of(file, layer)
+        if memory is not None and 4 * math.prod(table.shape) > memory:
+            yield Features(table, labels.astype(np.int64), ids)
+        else:
+            values = torch.from_numpy(values_of(file, layer))
+            yield Features(values.to(device), labels.astype(np.int64), ids)
 
 
 def are_stored(run: Run, epoch: int, split: str, gallery: str, ranked: RankedLayer) -> bool:

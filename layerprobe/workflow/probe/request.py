@@ -8,13 +8,13 @@ from layerprobe.registry import METRICS
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.system.launch import Launch
 from layerprobe.system.naming import require_device_name
-from layerprobe.system.options import Cluster, Device, Flag, Workers, byte_count, split_ks, split_names
+from layerprobe.system.options import Cluster, Device, Flag, Memory, Workers, split_ks, split_names
 from layerprobe.values.epochs import require_epochs
 from layerprobe.values.layers import SHARD_ROWS, VECTOR_SIMILARITIES, require_pool
+from layerprobe.values.scores import recall_of
 
 if TYPE_CHECKING:
     from layerprobe.reductions.chain import Chain
-from layerprobe.values.scores import recall_of
 
 _STORED, _PRECISIONS = ("float32", "float16"), ("float32", "bfloat16")
 
@@ -65,9 +65,7 @@ class ProbeRequest:
     ] = None
     cluster: Cluster = None
     gallery_size: Annotated[int | None, Flag("Also R@K in a gallery thinned to N items.", metavar="N")] = None
-    memory: Annotated[int | None, Flag("Memory limit of ranking, such as 4GB.", metavar="SIZE", parse=byte_count)] = (
-        None
-    )
+    memory: Memory = None
     store: Annotated[
         str | None, Flag("Type in which features are stored.", metavar="float32|float16", default="as stored")
     ] = None

@@ -7,6 +7,7 @@ stored.within_folds(ranked, seed)            # a fitted reduction that has not s
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -55,6 +56,7 @@ class StoredSearch:
         epoch: 0 = before any step.
         fitted_on: the split that reductions are fitted on, unless on the gallery.
         permuted: whether they are fitted with the classes permuted over the images.
+        memory: bytes that a search may take; larger features stay on disk, unless they are searched within folds.
     """
 
     run: Run
@@ -63,6 +65,7 @@ class StoredSearch:
     device: torch.device
     fitted_on: str = FITTED_ON
     permuted: bool = False
+    memory: int | None = None
 
     @cached_property
     def _searches_itself(self) -> bool:
@@ -135,11 +138,15 @@ class StoredSearch:
 
     def ranks(self, ranked: RankedLayer) -> Ranks | str:
         """The ranks of a layer, or the reason why there are none: features that are not finite."""
-        queries, gallery = self.features(ranked)
         try:
-            return rank(queries, gallery, ranked.similarity, ks=[1], rules=self.rules)
+            with self.opened(ranked) as (queries, gallery):
+                return rank(queries, gallery, ranked.similarity, ks=[1], memory=self.memory, rules=self.rules)
         except NotFiniteError as error:
             return f"NaN ({error.rows} rows)"
+
+    def opened(self, ranked: RankedLayer) -> contextlib.AbstractContextManager[tuple[Features, Features | None]]:
+        """The features of a layer, reduced, and those of the searched items; on disk if they exceed the memory."""
+        return self._reduced_features.opened(self.epoch, self.split, ranked, self.memory)
 
     def features(self, ranked: RankedLayer) -> tuple[Features, Features | None]:
         """The features of a layer, reduced, in memory; and those of the searched items, None for itself."""
@@ -226,9 +233,17 @@ class StoredSearch:
 
     def values(self, ranked: RankedLayer, metric: str = "R@1") -> QueryValues:
         """The values of all queries in the whole gallery."""
-        queries, gallery = self.features(ranked)
         options = self.run.read().recipe.get("metrics", {})
-        return query_values_of(queries, gallery, ranked.similarity, metric=metric, rules=self.rules, options=options)
+        with self.opened(ranked) as (queries, gallery):
+            return query_values_of(
+                queries,
+                gallery,
+                ranked.similarity,
+                metric=metric,
+                rules=self.rules,
+                options=options,
+                memory=self.memory,
+            )
 
     def _read_index(self, split: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         labels, ids = self.run.feature_head(self.epoch, split).rows

@@ -332,10 +332,11 @@ class Scorer:
     def _score_metrics(self, subject: Subject, ranks: Ranks, measures: Measures) -> Scored:
         if not measures.metrics:
             return Scored()
-        with self.searches.reduced.opened(subject.epoch, subject.split, subject.ranked, None) as (queries, gallery):
-            rules = self.searches.rules(subject.split)
+        epoch, split, ranked, memory = subject.epoch, subject.split, subject.ranked, self.measures.memory
+        with self.searches.reduced.opened(epoch, split, ranked, memory) as (queries, gallery):
+            rules = self.searches.rules(split)
             retrieval = replace(
-                prepare_retrieval(queries, gallery, subject.ranked.similarity, ranks, rules),
+                prepare_retrieval(queries, gallery, ranked.similarity, ranks, rules, memory=memory),
                 classifier=self._classifier(subject, int(queries.values.shape[1])),
             )
             notes = layer_notes(ranks)

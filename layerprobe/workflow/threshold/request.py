@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from layerprobe.system.errors import RecipeError
-from layerprobe.system.options import Flag, split_names
+from layerprobe.system.options import Flag, Memory, split_names
 from layerprobe.values.thresholds import FALSE_ACCEPT_RATES
 
 _FIX = "Write rates such as 1e-3,1e-2"
@@ -47,6 +47,7 @@ class ThresholdRequest:
     cluster: Annotated[
         str | None, Flag("Intervals over the values of a column (parent: folders), not classes.", metavar="COLUMN")
     ] = None
+    memory: Memory = None
 
     def __post_init__(self) -> None:
         for rate in self.rates:

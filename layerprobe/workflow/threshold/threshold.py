@@ -97,13 +97,16 @@ def threshold(run: Run, request: ThresholdRequest, listener: Listener) -> Measur
         ranked, epoch = _find_layer(run, split, request.layer)
     device = with_float64(from_recipe.choose_device("auto"))
     fitted_on = FITTED_ON if FITTED_ON in run.read().manifests else split
-    searches = {name: StoredSearch(run, epoch, name, device, fitted_on) for name in (split, "test")}
+    searches = {
+        name: StoredSearch(run, epoch, name, device, fitted_on, memory=request.memory) for name in (split, "test")
+    }
     setting_units = whole_units(run, split, *run.feature_head(epoch, split).rows, cluster)
-    setting, notes = pairs_to_set_on(searches[split], ranked, setting_units)
-    testing = layer_pairs(searches["test"], ranked)
     folders = folders_note_of_run(run, epoch, "test") if cluster is None else None
-    pairs = LayerPairs(run.name, epoch, ranked, split, setting, testing, notes, cluster, units, folders)
-    return measure_thresholds(pairs, request.rates, listener)
+    with contextlib.ExitStack() as stack:  # features on disk stay open
+        setting, notes = pairs_to_set_on(searches[split], ranked, setting_units, stack)
+        testing = layer_pairs(searches["test"], ranked, stack)
+        pairs = LayerPairs(run.name, epoch, ranked, split, setting, testing, notes, cluster, units, folders)
+        return measure_thresholds(pairs, request.rates, listener)
 
 
 def threshold_of_features(features: UserFeatures, request: ThresholdRequest, listener: Listener) -> MeasuredThresholds:
@@ -243,15 +246,19 @@ def _accept_rates(
     ]
 
 
-def layer_pairs(search: StoredSearch, ranked: RankedLayer) -> AllPairs:
+def layer_pairs(search: StoredSearch, ranked: RankedLayer, stack: contextlib.ExitStack | None = None) -> AllPairs:
     """The pairs of a split's images by a layer, as its search compares them.
+
+    Args:
+        stack: closes what features are read from where they stay on disk; None: they are read into memory.
 
     Raises:
         DataError: its features are gone or have changed, or the search rules.
         NumericError: NaN or Inf.
     """
     search.require_stored(ranked)
-    return _pairs_of(search, ranked, *search.features(ranked))
+    features = search.features(ranked) if stack is None else stack.enter_context(search.opened(ranked))
+    return _pairs_of(search, ranked, *features)
 
 
 def _pairs_of(
@@ -259,14 +266,15 @@ def _pairs_of(
 ) -> AllPairs:
     try:
         return all_pairs(
-            torch.as_tensor(queries.values),
+            queries.values,
             queries.labels,
-            gallery=None if gallery is None else torch.as_tensor(gallery.values),
+            gallery=None if gallery is None else gallery.values,
             gallery_labels=None if gallery is None else gallery.labels,
             similarity=ranked.similarity,  # type: ignore[arg-type] # text from a file, checked there
             ids=None if gallery is None else queries.ids,
             gallery_ids=None if gallery is None else gallery.ids,
             rules=search.rules,
+            memory=search.memory,
         )
     except NotFiniteError as error:
         message = f"{ranked} has no threshold on {search.split}: {error.message}"
@@ -274,7 +282,10 @@ def _pairs_of(
 
 
 def pairs_to_set_on(
-    search: StoredSearch, ranked: RankedLayer, units: NDArray[np.int64]
+    search: StoredSearch,
+    ranked: RankedLayer,
+    units: NDArray[np.int64],
+    stack: contextlib.ExitStack | None = None,
 ) -> tuple[AllPairs, tuple[str, ...]]:
     """The pairs of a split's images that thresholds of a layer are set on, with notes.
 
@@ -283,13 +294,14 @@ def pairs_to_set_on(
 
     Args:
         units: (Q,) that the folds divide, each a class or several.
+        stack: as of `layer_pairs`.
 
     Raises:
         DataError: as of `layer_pairs`.
         NumericError: likewise.
     """
     if search.fitted_on != search.split or not parse_chain(ranked.reduction).fits_on_train:
-        return layer_pairs(search, ranked), ()
+        return layer_pairs(search, ranked, stack), ()
     if len(np.unique(units)) >= _PER_FOLD * FOLDS:
         search.require_stored(ranked)
         with contextlib.suppress(NotApplicableError):  # the other folds may have too low a rank
@@ -297,7 +309,7 @@ def pairs_to_set_on(
             note = f"{chosen_on_text(search.split)}: {PAIRS_WITHIN_FOLDS}"
             return replace(_pairs_of(search, ranked, features), folds=folds), (note,)
     note = f"{ranked.reduction} was fitted on the choosing classes themselves, so their rates flatter it"
-    return layer_pairs(search, ranked), (note,)
+    return layer_pairs(search, ranked, stack), (note,)
 
 
 def split_to_set_on(run: Run, epoch: int | None = None) -> str:

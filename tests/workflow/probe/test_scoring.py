@@ -97,6 +97,13 @@ def test_features_larger_than_the_memory_stay_on_disk_and_give_the_same_scores(
     assert probe(run, replace(REQUEST, memory=2048), Silent()) == first
 
 
+def test_every_metric_of_features_on_disk_has_the_value_of_those_in_memory(run: Run) -> None:
+    # of 16 images of 4 classes; others look at more neighbours than there are
+    names = tuple(name for name in registry.METRICS if not name.startswith(("kNN@20", "kNN@100", "few-shot@5")))
+    request = replace(REQUEST, metrics=names, splits=("test",))
+    assert probe(run, replace(request, memory=1), Silent()) == probe(run, request, Silent())
+
+
 def test_stale_ranks_are_not_used(run: Run) -> None:
     first = probe(run, REQUEST, Silent())
     with h5py.File(run.rank_file(2, "test"), "r+") as file:

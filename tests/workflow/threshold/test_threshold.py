@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
+from layerprobe import store
 from layerprobe.cli.output import Terminal
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.statistics.choice import folds_of_queries
@@ -79,6 +80,13 @@ def test_a_threshold_of_validation_is_measured_on_test(tmp_path: Path) -> None:
         assert row.far.low is not None
         assert row.far.low < row.far.value < (row.far.high or 0)
         assert row.set_far.low is None
+
+
+def test_features_larger_than_the_memory_are_paired_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, listener = run_of(tmp_path), Terminal(quiet=True)
+    expected = threshold(run, ThresholdRequest("fc6"), listener)
+    monkeypatch.setattr(store.FeatureFile, "read", None)  # a layer whole
+    assert threshold(run, ThresholdRequest("fc6", memory=1), listener) == expected
 
 
 def test_the_table_has_80_columns_and_few_lines(tmp_path: Path) -> None:
