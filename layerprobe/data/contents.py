@@ -99,7 +99,7 @@ def table_of(origin: Path, tables: Path) -> Path:
 
 @dataclass(frozen=True, eq=False)
 class _ListedFiles:
-    """The files of some splits of one origin, each once.
+    """The files of some splits of one origin, each of them once.
 
     Args:
         names: F of them.
@@ -119,7 +119,7 @@ class _ListedFiles:
         """The files of some splits, whose status is read."""
         names = [name for image in images for name in image.names]
         hashes = hash_names(names)
-        order = np.lexsort((hashes[:, 1], hashes[:, 0]))
+        order = np.argsort(hashes[:, 0], kind="stable")  # names that share half of the hash are listed apart
         is_first = np.ones(len(names), bool)
         is_first[1:] = (hashes[order][1:] != hashes[order][:-1]).any(1)
         places = np.empty(len(names), np.intp)
@@ -136,8 +136,10 @@ def _known_contents(listed: _ListedFiles, tables: Path) -> tuple[Records, NDArra
     """(F,) what the table says of each file, and the rows of those that it does not know as they are now."""
     records = read_records(table_of(listed.files.origin, tables))
     rows = last_of_each(records, listed.hashes)
-    known = np.zeros(len(rows), RECORD)
-    known[rows >= 0] = records[rows[rows >= 0]]
+    known: Records = np.zeros(len(rows), RECORD)
+    if len(records):
+        known = np.take(records, np.maximum(rows, 0))
+        known[rows < 0] = 0
     is_unread = (rows < 0) | (known["stamp"] != listed.stamps).any(1)
     known["name"], known["stamp"] = listed.hashes, listed.stamps
     return known, np.flatnonzero(is_unread)

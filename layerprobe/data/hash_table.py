@@ -34,8 +34,10 @@ Records = NDArray[np.void]  # (N,) of RECORD
 
 def hash_names(names: Iterable[str]) -> NDArray[np.uint64]:
     """(N, 2) hash of each name."""
-    parts = (hashlib.blake2b(x.encode(errors="surrogateescape"), digest_size=HASH_SIZE).digest() for x in names)
-    return np.frombuffer(b"".join(parts), "<u8").reshape(-1, 2)
+    hashed = bytearray()
+    for name in names:
+        hashed += hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=HASH_SIZE).digest()
+    return np.frombuffer(hashed, "<u8").reshape(-1, 2)
 
 
 def read_records(table: Path) -> Records:
@@ -72,9 +74,11 @@ def append_records(table: Path, records: Records) -> None:
 
 def last_of_each(records: Records, names: NDArray[np.uint64]) -> NDArray[np.int64]:
     """(N,) the last record of each hashed name (N, 2); -1 where there is none."""
-    order = np.lexsort((records["name"][:, 1], records["name"][:, 0]))
-    first = records["name"][order, 0]
-    places = np.searchsorted(first, names[:, 0], side="right") - 1
+    # Sorting by half of the hash is twice as fast. Of names that share that half one may be passed over.
+    first = np.ascontiguousarray(records["name"][:, 0])
+    order, in_order = np.argsort(first, kind="stable"), np.argsort(names[:, 0])
+    places = np.empty(len(names), np.int64)
+    places[in_order] = np.searchsorted(first[order], names[in_order, 0], side="right") - 1
     found = np.where(places >= 0, order[places] if len(order) else -1, -1)
     is_same = found >= 0
     is_same[is_same] = (records["name"][found[is_same]] == names[is_same]).all(1)

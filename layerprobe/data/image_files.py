@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import hashlib
 import os
 import stat
@@ -135,15 +136,14 @@ def read_with(dataset: Dataset, *, exif_rotation: bool, fast: bool, white: int) 
 
 def stamps_of(root: Path, names: Iterable[str]) -> NDArray[np.int64]:
     """(N, 3) size, and times of the last change as programs state it and as the system noted it, of files in ns."""
-    prefix = f"{root}/"
-    stamps: list[int] = []
+    prefix, stamps = f"{root}/", array.array("q")
     for name in names:
         try:
             status = os.stat(prefix + name)  # noqa: PTH116 - a Path takes longer to make than the status to read
         except OSError as error:
             raise DataError.unreadable(error, file=root / name) from error
-        stamps += (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return np.array(stamps, np.int64).reshape(-1, 3)
+        stamps.extend((status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return np.frombuffer(stamps, np.int64).reshape(-1, 3)
 
 
 def fingerprint(sizes: Sequence[int]) -> str:

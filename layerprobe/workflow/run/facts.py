@@ -30,6 +30,7 @@ from layerprobe.workflow.run.seen import start_of, trains_on_train, unverified_w
 from layerprobe.workflow.run.stored_choice import selected_line
 from layerprobe.workflow.run.units import units_of_run
 
+_Index = tuple[NDArray[np.integer], Sequence[str]]  # classes and names
 _ROUNDING = 1e-6  # largest difference between a score and the mean hits of its ranks
 
 
@@ -107,19 +108,25 @@ def _split_facts(run: Run, data: Mapping[str, Any], split: str, scores: Sequence
         with contextlib.suppress(DataError, BusyError):  # the next epoch has the same images
             labels, ids = run.feature_head(epoch, split).rows
             searched = run.feature_head(epoch, "gallery").rows if has_gallery else None
-            facts = split_facts(labels) if searched is None else split_facts(labels, searched[0], (ids, searched[1]))
             try:  # groups, lists and sets of labels change the chance level, which the ranks then have
                 file = run.ranks(epoch, split)
                 stored = file.stored
             except (DataError, BusyError):
+                facts = _facts_of((labels, ids), searched)
                 has_rules = any(map(data.get, (*SEARCH_KEYS, "label_separator")))
                 return replace(facts, queries=measured[0].n, chance=None) if has_rules else facts
-            if len(stored.ids) < len(ids):  # some of the images are searched for
-                items_labels, items_ids = searched or (labels, ids)
-                facts = split_facts(stored.labels, items_labels, (stored.ids, items_ids))
+            is_drawn = len(stored.ids) < len(ids)  # some of the images are searched for
+            queries = (stored.labels, stored.ids) if is_drawn else (labels, ids)
+            facts = _facts_of(queries, (labels, ids) if is_drawn and searched is None else searched)
             facts = with_ranks(facts, stored.ranks, file.identical)
             return facts if file.chance is None else replace(facts, chance=file.chance)
     return SplitFacts(measured[0].n)
+
+
+def _facts_of(queries: _Index, searched: _Index | None) -> SplitFacts:
+    if searched is None:
+        return split_facts(queries[0])
+    return split_facts(queries[0], searched[0], (queries[1], searched[1]))
 
 
 def with_ranks(
