@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from layerprobe.metrics.metric import Metric, QueryMetric, means_of
 from layerprobe.metrics.recall import THINNED_NOTE, positives_and_negatives, thinned_hits
 from layerprobe.ranking import nearest_positive_ranks, retrieval
+from layerprobe.ranking.items import Items
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.layers import LayerKey
 from layerprobe.values.retrieval import Ranks, Retrieval, SearchRules
@@ -44,17 +45,19 @@ class Features:
 
     def of_rows(self, rows: NDArray[np.int64]) -> Features:
         """Some of them, in memory; `rows` ascend."""
-        values = self.values
-        if not hasattr(values, "__array__"):  # a table, which only slices are read of
-            starts = range(0, len(values), _SLICE)
-            ends = np.searchsorted(rows, [*starts, len(values)])
+        items = Items(self.values, self.labels)
+        if items.on_disk:  # only slices are read of it
+            starts = range(0, len(items), _SLICE)
+            ends = np.searchsorted(rows, [*starts, len(items)])
             parts = [
-                np.asarray(values[start : start + _SLICE])[rows[first:last] - start]
+                np.asarray(self.values[start : start + _SLICE])[rows[first:last] - start]
                 for start, first, last in zip(starts, ends[:-1], ends[1:], strict=True)
                 if last > first
             ]
-            return Features(np.concatenate(parts), self.labels[rows], [self.ids[row] for row in rows.tolist()])
-        return Features(values[rows], self.labels[rows], [self.ids[row] for row in rows.tolist()])  # type: ignore[index] # no table
+            values: NDArray[np.float32] | Tensor = np.concatenate(parts)
+        else:
+            values = items.take(rows)
+        return Features(values, self.labels[rows], [self.ids[row] for row in rows.tolist()])
 
 
 class Labelled(Protocol):

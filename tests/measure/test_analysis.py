@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from layerprobe.measure.analysis import Features, prepare_retrieval, query_values, rank, score_thinned, search_sha256
 from layerprobe.metrics.precision import PrecisionAtPositives, ReciprocalRank
@@ -72,3 +75,27 @@ def test_recall_in_a_smaller_gallery_says_which_queries_count_as_misses() -> Non
     items = np.array([1, 0]), np.array([2, 3])
     (score,) = score_thinned(ranks, subject, [1], 2, items).scores
     assert (score.value, score.notes) == (0.5, ("thinned by image", "1 lone queries count as misses"))
+
+
+class OnDisk:
+    """Rows of which only slices are read."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self.rows, self.shape, self.dtype = rows, rows.shape, rows.dtype
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        assert isinstance(rows, slice)
+        return self.rows[rows]
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, OnDisk], ids=["array", "tensor", "table"])
+def test_some_features_are_those_of_their_rows_wherever_they_lie(kind: Callable[[np.ndarray], Any]) -> None:
+    values = np.arange(20_000, dtype=np.float32).reshape(10_000, 2)
+    labels, ids = np.arange(10_000), [str(row) for row in range(10_000)]
+    rows = np.array([0, 7, 4095, 4096, 9_999])  # none of the rows from 8,192 to 9,998
+    some = Features(kind(values), labels, ids).of_rows(rows)
+    assert np.asarray(some.values).tolist() == values[rows].tolist()
+    assert (some.labels.tolist(), list(some.ids)) == (rows.tolist(), [str(row) for row in rows.tolist()])

@@ -87,6 +87,21 @@ def test_the_ranks_of_drawn_queries_are_rows_of_the_full_probe(
     assert probed(layerprobe).ids == full.ids
 
 
+def test_ranks_of_features_on_disk_are_those_of_features_in_memory(layerprobe: Callable[..., str]) -> None:
+    trained(layerprobe, *ITSELF, "data.queries=13")
+    words = ("probe", "one", "--layers", "c5", "--reduce", "none,pca:4", "--splits", "test,train", "--device", "cpu")
+    layerprobe(*words)
+    run = Run(Path("cache/one"))
+    in_memory = run.ranks(0, "test").stored
+    run.rank_file(0, "test").unlink()
+    layerprobe(*words, "--memory", "1KB")
+    on_disk = Run(Path("cache/one")).ranks(0, "test").stored
+    assert len(in_memory.ranks) == 2
+    for ranked, ranks in in_memory.ranks.items():
+        for name in COUNTS:
+            assert getattr(ranks, name).tolist() == getattr(on_disk.ranks[ranked], name).tolist()
+
+
 def test_scores_and_tables_are_of_the_drawn_queries(layerprobe: Callable[..., str]) -> None:
     trained(layerprobe, *ITSELF)
     full = probed(layerprobe)
