@@ -107,6 +107,7 @@ def main() -> NoReturn:
             launch.wait_for_end(None if launch.lost(error) else fault)
         show_error(fault, as_json=as_json)
         code = fault.exit_code
+    sys.stdout.flush()  # torchrun ends this process as soon as another has ended
     launch.end(code)
     sys.exit(code)
 
