@@ -22,8 +22,8 @@ from layerprobe.ranking.vectors import Form
 
 # Bins of a query: at least, at most, for each level, and for each item that is searched.
 _FEWEST_BINS, _MOST_BINS, _BINS_PER_LEVEL, _BINS_PER_ITEM = 64, 2**14, 32, 1 / 4
-# Queries whose tables and similarities fit into a CPU's caches together.
-_HEIGHT = 64
+# Queries of a strip, and cells of their tables, that fit into a CPU's caches with its similarities.
+_HEIGHT, _CELLS_OF_A_STRIP = 128, 2**17
 # Pairs that wait to be computed in float64.
 _PAIRS_AT_ONCE = 2**15
 # A bin is at least this share of the largest similarity wide, so that rounding in float32 moves none by a quarter.
@@ -136,7 +136,9 @@ class LevelCounts:
         self.thresholds[self.codes] = both
         self.passed = torch.zeros(len(self.thresholds), dtype=torch.int64, device=levels.device)
         self.bins = bins_of(int(starts.diff().max()), gallery)
-        self.height = _HEIGHT if levels.device.type == "cpu" else self.way.product.tile
+        self.height = self.way.product.tile
+        if levels.device.type == "cpu":
+            self.height = max(1, min(_HEIGHT, _CELLS_OF_A_STRIP // self.bins))
         self.table: _Table | None = None
         self.waiting: list[Tensor] = []  # (2, P) places of queries and of items of the gallery
         self.number = 0  # of pairs that wait
@@ -266,7 +268,8 @@ class _Table:
     def __init__(  # noqa: PLR0913 - the thresholds, and how they are counted
         self, thresholds: Tensor, tolerance: Tensor, bins: int, height: int, code_starts: Tensor, tile: int
     ) -> None:
-        self.tolerance, self.height, self.code_starts, self.width = tolerance, height, code_starts, bins + 2
+        self.tolerance, self.height, self.width = tolerance, height, bins + 2
+        self.strip_codes = [*code_starts[:-1:height].tolist(), int(code_starts[-1])]
         count, device = len(tolerance), tolerance.device
         # New memory is slow at first.
         self.numbers = torch.empty(height * tile, device=device)
@@ -318,8 +321,7 @@ class _Table:
             The others (P,): B times the query's place and the column, the similarity, and the first threshold that it
             may not pass.
         """
-        strip = rows.start // self.height * self.height
-        first, end = self.code_starts[[strip, min(strip + self.height, len(self.factors))]].tolist()
+        first, end = self.strip_codes[rows.start // self.height :][:2]
         shape, size = similarities.shape, similarities.numel()
         numbers, bins = (memory[:size].view(shape) for memory in (self.numbers, self.bins))
         torch.mul(similarities, self.factors[rows, None], out=numbers).add_(self.offsets[rows, None])
