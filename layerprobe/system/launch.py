@@ -193,12 +193,15 @@ class Launch:
         if not self.is_shared or not (ended or self.lost(error)):
             return None
         deadline = time.monotonic() + _LOST + 2 * _BEAT
-        while time.monotonic() < deadline:
-            if (reported := self._reported(self._store)) is not None:
-                return reported
-            if silent := self._silent(_LOST):
-                return self._fault(silent, self._store)
-            time.sleep(_BEAT / 2)
+        try:
+            while time.monotonic() < deadline:
+                if (reported := self._reported(self._store)) is not None:
+                    return reported
+                if silent := self._silent(_LOST):
+                    return self._fault(silent, self._store)
+                time.sleep(_BEAT / 2)
+        except RuntimeError:  # the store is gone
+            return EnvironmentFault("torchrun has ended", fix=_AGAIN)
         if ended:
             return None
         return EnvironmentFault(f"the processes lost each other ({str(error).splitlines()[0][:200]})", fix=_AGAIN)
