@@ -38,6 +38,8 @@ _BIN = 2**20
 # More classes are put together into so many units: a table of all pairs of classes would not fit.
 _MOST_UNITS = 2048
 _PER_DEVIATE = 100
+# Products that fit into a CPU's caches.
+_AT_ONCE = 2**16
 # Bins of a first sweep; numbers that wait to be counted; runs of numbers that are counted, more than a grid has bins.
 _WIDE_BINS, _MOST_WAITING, _MOST_RUNS = 2**15, 2**22, 2**22
 
@@ -231,6 +233,7 @@ class _Coarse:
         self.factor = per_similarity / (pairs.product_of(1) - pairs.product_of(0))
         self.offset = 1 - self.grid.lowest / (self.grid.width * self.bins) - self.factor * pairs.product_of(0)
         self.tolerance = 0.0
+        self._memory: Tensor | None = None  # new memory is slow at first
 
     @property
     def reach(self) -> int:
@@ -238,8 +241,18 @@ class _Coarse:
         return math.ceil(self.tolerance * self.factor + 0.25)
 
     def bins_of(self, tile: Tile) -> Tensor:
-        """(A * B,) the wide bin of each product."""
-        return tile.products.mul(self.factor).add_(self.offset).clamp_(0, self.size - 1).int().view(-1)
+        """(A * B,) the wide bin of each product; in memory that the next tile takes."""
+        import torch
+
+        flat = tile.products.view(-1)
+        if self._memory is None or len(self._memory) < len(flat):
+            self._memory = torch.empty(len(flat), dtype=torch.int32, device=flat.device)
+            self._numbers = torch.empty(_AT_ONCE, device=flat.device)
+        bins = self._memory[: len(flat)]
+        for some, bins_there in zip(flat.split(_AT_ONCE), bins.split(_AT_ONCE), strict=True):
+            numbers = torch.mul(some, self.factor, out=self._numbers[: len(some)])
+            bins_there.copy_(numbers.add_(self.offset).clamp_(0, self.size - 1))
+        return bins
 
     def count(self, tile: Tile) -> None:
         """Count a tile."""
