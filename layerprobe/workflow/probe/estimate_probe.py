@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -58,8 +59,9 @@ def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: 
     opened, to_hash = _without_images(open_new_run(run, recipe, request))
     selection, dataset = resolve_selection(opened), opened.dataset
     taps = tuple(member_taps(selection.taps))
+    stored: Any = {"dtype": key_text(request.store), "precision": key_text(request.precision)}
     missing = [
-        replace(_all_missing(run, epoch, split, taps, len(dataset.splits[split])), dtype=key_text(request.store))
+        replace(_all_missing(run, epoch, split, taps, len(dataset.splits[split])), **stored)
         for epoch in range(epochs)
         for split in selection.extracted_splits
     ]
@@ -115,7 +117,7 @@ def _seconds_an_image(opened: ProbedRun, item: Missing) -> tuple[float, float]:
     batch = next(reader)
     reading = (time.perf_counter() - started) / len(rows)
     normalise = from_recipe.build_normalise(opened.recipe, opened.net.channels)
-    bfloat16 = opened.request.precision == "bfloat16"
+    bfloat16 = item.precision == "bfloat16"
     run = partial(extract, opened.net.module, item.taps, [batch], normalise, bfloat16=bfloat16)
     running = _seconds_each([lambda: list(run(device=opened.device))] * 2) / len(rows)
     return reading, running

@@ -203,7 +203,7 @@ class RunExtractor:
             self._loaded = missing.epoch
         workers = from_recipe.choose_workers(self.opened.request.workers, device)
         normalise = from_recipe.build_normalise(self.opened.recipe, net.channels)
-        bfloat16 = self.features.precision(missing.epoch) == "bfloat16"
+        bfloat16 = missing.precision == "bfloat16"
         in_turn, whole = slice(launch.rank, None, launch.size), len(parts) >= launch.size
         for part in parts[in_turn] if whole else parts:
             taps, share = missing.taps_of(part), slice(None) if whole else in_turn

@@ -41,6 +41,7 @@ class Missing:
         dims: layer -> the number of dimensions with which it is stored.
         plan: the files to write.
         dtype: of the features, as in `FeatureKey`.
+        precision: of the network's products, as in `FeatureKey`.
     """
 
     epoch: int
@@ -49,6 +50,7 @@ class Missing:
     dims: Mapping[LayerKey, int]
     plan: store.Plan
     dtype: str = ""
+    precision: str = ""
 
     @property
     def images(self) -> int:
@@ -134,7 +136,9 @@ class RunFeatures:
         plan = store.plan_parts(path, key, wanted, ranges, intact=intact, head_of=self.run.read_head)
         absent = frozenset[LayerKey]().union(*(part.layers for part in plan.parts))
         dims = {tap.key: self.sample.dim(split, tap.dim) if self.sample else tap.dim for tap in taps}
-        return Missing(epoch, split, tuple(tap for tap in taps if tap.key in absent), dims, plan, key.dtype)
+        return Missing(
+            epoch, split, tuple(tap for tap in taps if tap.key in absent), dims, plan, key.dtype, key.precision
+        )
 
     def _stored_as(self, split: str) -> str:
         return split if self.sample is None else self.sample.stored_as(split)

@@ -10,7 +10,7 @@ import pytest
 from layerprobe import store
 from layerprobe.system.errors import UnknownNameError
 from layerprobe.values.layers import LayerKey
-from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.probe import prepare, probe
 from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.conftest import Silent
@@ -49,6 +49,15 @@ def test_features_of_one_precision_never_serve_the_other(run: Run) -> None:
     again = probe(run, replace(REQUEST, precision="float32"), Silent())
     assert [(score.value, score.notes) for score in again] == [(score.value, score.notes) for score in exact]
     np.testing.assert_array_equal(features(run), before)
+
+
+def test_what_is_missing_says_how_it_is_computed(run: Run) -> None:
+    # The first process of a launch tells the others so, which find no stale file any more.
+    probe(run, HALF, Silent())
+    run.feature_file(2, "test").unlink()
+    prepared = prepare(run, replace(REQUEST, layers=("fc6", "pool5.3")))
+    missing = [prepared.features.missing(2, split, prepared.selection.taps) for split in ("train", "test")]
+    assert [item.precision for item in missing] == ["bfloat16", "bfloat16"]
 
 
 def test_another_precision_is_refused() -> None:
