@@ -240,16 +240,12 @@ def _classes(root: Path) -> tuple[dict[str, list[str]], UnreadFiles]:
     unread: dict[str, list[str]] = {}
     without_images = set()
 
-    def refuse(error: OSError) -> None:
-        raise DataError.unreadable(error) from error
-
     base = os.fspath(root)
-    for path, below, files in os.walk(base, followlinks=True, onerror=refuse):
-        below[:] = [name for name in below if not name.startswith(".")]
-        for name in below:
-            link = f"{path}/{name}"
-            if os.path.islink(link) and Path(path).resolve().is_relative_to(Path(link).resolve()):  # noqa: PTH114 - a Path takes longer to make
-                raise DataError("this link leads to a folder that it lies in", file=Path(link), fix="Remove it")
+    folders = [base]
+    while folders:
+        path = folders.pop()
+        below, files = _entries(path)
+        folders += reversed(below)
         images = [file for file in files if is_image_name(file)]
         folder = path[len(base) :].lstrip("/") or "."
         if images:
@@ -262,6 +258,32 @@ def _classes(root: Path) -> tuple[dict[str, list[str]], UnreadFiles]:
             if not images and not below:
                 without_images.add(folder)
     return classes, UnreadFiles(unread, frozenset(without_images))
+
+
+def _entries(path: str) -> tuple[list[str], list[str]]:
+    """The folders in a folder that are not hidden, and the names of its files.
+
+    `os.walk` takes twice as long, which counts where there are 100,000 folders.
+    """
+    below: list[str] = []
+    files: list[str] = []
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                try:
+                    is_folder = entry.is_dir()
+                except OSError:  # of a link to itself
+                    is_folder = False
+                if not is_folder:
+                    files.append(entry.name)
+                elif not entry.name.startswith("."):
+                    below.append(entry.path)
+                    if entry.is_symlink() and Path(path).resolve().is_relative_to(Path(entry.path).resolve()):
+                        refusal = "this link leads to a folder that it lies in"
+                        raise DataError(refusal, file=Path(entry.path), fix="Remove it")
+    except OSError as error:
+        raise DataError.unreadable(error) from error
+    return below, files
 
 
 def _unchecked(root: Path) -> Dataset:

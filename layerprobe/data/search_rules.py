@@ -110,8 +110,11 @@ def draw_queries(labels: NDArray[np.int64], count: int) -> NDArray[np.int64]:
         labels: (N,) classes, N at least `count`.
     """
     rng, (classes, places) = np.random.default_rng(0), np.unique(labels, return_inverse=True)
-    of_class, of_image = rng.permutation(len(classes)), rng.permutation(len(labels))
-    return np.sort(np.lexsort((of_image, of_class[places]))[:count])
+    of_class, of_image = rng.permutation(len(classes))[places], rng.permutation(len(labels))
+    last = np.searchsorted(np.cumsum(np.bincount(of_class)), count)  # the class that completes the number
+    rows = np.flatnonzero(of_class <= last)
+    drawn: NDArray[np.int64] = rows[np.lexsort((of_image[rows], of_class[rows]))[:count]]
+    return np.sort(drawn)
 
 
 def _rules_of(queries: Split, gallery: Split, searching: Searching) -> SearchRules:

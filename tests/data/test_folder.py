@@ -389,3 +389,11 @@ def test_images_hidden_files_and_text_are_passed_over(name: str) -> None:
 
 def test_a_name_cannot_break_the_line() -> None:
     assert "\n" not in notes("a.t\nga")[0]
+
+
+def test_a_link_to_itself_is_no_folder(tmp_path: Path) -> None:
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.png").write_bytes(b"x")
+    (tmp_path / "a" / "loop").symlink_to("loop")
+    assert sum(len(split) for split in load(tmp_path).splits.values()) == 4
