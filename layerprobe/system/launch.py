@@ -49,6 +49,7 @@ class Launch:
         self._calls = 0
         self._images = 0  # that the others have counted
         self._told_to_end = False
+        self._asked = 0.0  # when `_watch` last began to ask the store
         self._changed: dict[int, tuple[bytes, float]] = {}  # rank -> its last sign of life, and when it changed
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -146,7 +147,9 @@ class Launch:
         if self.rank:  # the first process decides when to stop: Ctrl-C and SIGTERM reach them all
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_told_to_end", True))
+        self._asked = time.monotonic()
         threading.Thread(target=self._watch, args=(os.getppid(), show), daemon=True).start()
+        threading.Thread(target=self._guard, args=(show,), daemon=True).start()
 
     def end(self, code: int) -> None:
         """In the first process: end the others, with the same exit code."""
@@ -231,7 +234,7 @@ class Launch:
             store = _connect(self.rank, self.timeout)
             store.set(f"host {self.rank}", socket.gethostname())
             while os.getppid() == parent:
-                beats += 1
+                beats, self._asked = beats + 1, time.monotonic()
                 store.set(f"alive {self.rank}", str(beats))
                 self._look(store)
                 if self.rank and (code := _get(store, "end")):
@@ -252,6 +255,15 @@ class Launch:
         if self.rank:
             os._exit(1)
         os.kill(os.getpid(), signal.SIGTERM)  # the first process stops as it does for any SIGTERM
+
+    def _guard(self, show: Callable[[LayerprobeError], None]) -> None:
+        """In a thread: end this process where the store does not answer, as when the network is cut."""
+        while time.monotonic() - self._asked < self.timeout:
+            time.sleep(_BEAT)
+        fault = EnvironmentFault("torchrun's store does not answer: is the network cut?", fix=_AGAIN)
+        if self.rank == 0:
+            show(fault)
+        os._exit(fault.exit_code)
 
     def _look(self, store: Store) -> None:
         for rank in range(self.size):
