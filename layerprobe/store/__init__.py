@@ -2,7 +2,8 @@
 
 HDF5: feature files and rank files, their keys, groups, attributes and checksums; arrays of other programs.
 
-Types and words: `FeatureKey`, `RankKey`, `RankEntry`, `StoredFeatures`, `StoredRanks`; h5py, hard links, damaged.
+Types and words: `FeatureKey`, `Plan`, `Part`, `RankKey`, `RankEntry`, `StoredFeatures`, `StoredRanks`; h5py, hard
+links, damaged.
 """
 
 from __future__ import annotations
