@@ -159,7 +159,8 @@ def on_two_hosts() -> str:
     """The checkpoint of one process on each of two hosts."""
     with two_hosts(), new_folder() as folder:
         launches = [start(folder, host=host) for host in (0, 1)]
-        if any([launch.process.wait() for launch in launches]):
+        codes = [launch.process.wait() for launch in launches]
+        if any(codes):
             raise RuntimeError("\n".join(launch.text() for launch in launches))
         return checkpoint(folder)
 
@@ -200,7 +201,7 @@ def kills(count: int, seed: int) -> bool:
         return checkpoint(folder) == wanted
 
 
-def cut(launch: Launch) -> None:
+def cut(launch: Launch) -> None:  # noqa: ARG001 - as every fault
     """Take the cable out of the second host."""
     subprocess.run(["ip", "-n", "host1", "link", "set", "v1", "down"], check=True)
 
