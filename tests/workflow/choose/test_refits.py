@@ -67,6 +67,12 @@ def test_on_train_candidates_are_judged_within_folds_that_no_fit_has_seen(tmp_pa
     assert f"choosing classes: {WITHIN_FOLDS}" in found.notes
 
 
+def test_a_limit_of_memory_changes_no_choice(tmp_path: Path) -> None:
+    run = write(tmp_path, "train", "test")
+    choices = [choose_runs([run], ChooseRequest(epochs="last", memory=memory), Silent()) for memory in (None, 1)]
+    assert choices[0] == choices[1]
+
+
 def test_where_features_are_gone_a_fitted_reduction_is_left_out(tmp_path: Path) -> None:
     of_class = np.random.default_rng(0).standard_normal((CLASSES, 9)).astype(np.float32)[np.arange(4 * CLASSES) // 4]
     features = {split: {"c1@max": of_class} for split in ("train", "test")}

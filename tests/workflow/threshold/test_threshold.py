@@ -509,3 +509,16 @@ def test_a_note_says_that_the_names_of_classes_are_of_folders() -> None:
 def test_rows_of_a_class_are_of_one_cluster() -> None:
     with pytest.raises(DataError, match="rows of class 0 are of several clusters. Give one to all its rows"):
         check_features({"deep": VALUES}, LABELS, clusters=np.arange(160))
+
+
+def test_ranks_of_features_on_disk_are_those_of_features_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(tmp_path)
+    searches = [StoredSearch(run, 2, "test", torch.device("cpu"), memory=memory) for memory in (None, 1)]
+    expected = searches[0].ranks(FC6)
+    monkeypatch.setattr(store.FeatureFile, "read", None)  # a layer whole
+    found = searches[1].ranks(FC6)
+    assert not isinstance(expected, str)
+    assert not isinstance(found, str)
+    assert found.closer.tolist() == expected.closer.tolist()
