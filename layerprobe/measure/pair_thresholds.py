@@ -414,13 +414,29 @@ class AcceptedCounts:
         products, tolerance = tile.products.cpu().numpy(), tile.tolerance.cpu().numpy()
         lowest = min(product for _, product in self.thresholds)
         low = np.nextafter((lowest - tolerance).astype(np.float32), np.float32(-np.inf))
-        high_enough = np.flatnonzero(products >= low[:, None])
-        impostor = high_enough, products.ravel()[high_enough]
-        genuine = tile.genuine, tile.genuine_products.cpu().numpy()
-        for row, (threshold, product) in enumerate(self.thresholds):
-            some = [self._accepted(tile, tolerance, *kind, threshold, product) for kind in (impostor, genuine)]
-            self._wait(row, cells(some[0]))
-            self.genuine[row] += np.bincount(rows[some[1] // len(columns)], minlength=self.size)
+        impostor = np.flatnonzero(products >= low[:, None])
+        places = np.concatenate([impostor, tile.genuine])
+        of_places = np.concatenate([products.ravel()[impostor], tile.genuine_products.cpu().numpy()])
+        accepted = self._accepted(tile, tolerance[places // len(columns)], places, of_places)
+        for row, is_accepted in enumerate(accepted):
+            self._wait(row, cells(impostor[is_accepted[: len(impostor)]]))
+            genuine = tile.genuine[is_accepted[len(impostor) :]]
+            self.genuine[row] += np.bincount(rows[genuine // len(columns)], minlength=self.size)
+
+    def _accepted(
+        self, tile: Tile, tolerance: FloatArray, places: Counts, products: NDArray[np.float32]
+    ) -> list[NDArray[np.bool_]]:
+        """For each threshold whether it accepts pairs at places (P,) of a tile, by products of some tolerance (P,)."""
+        above = [products.astype(np.float64) - product for _, product in self.thresholds]
+        accepted = [some > tolerance for some in above]
+        is_unclear = [np.abs(some) <= tolerance for some in above]
+        unclear = np.flatnonzero(np.logical_or.reduce(is_unclear))
+        if len(unclear):
+            exact = tile.exact(places[unclear])
+            for some, of_threshold, (threshold, _) in zip(accepted, is_unclear, self.thresholds, strict=True):
+                here = of_threshold[unclear]
+                some[unclear[here]] = exact[here] >= threshold
+        return accepted
 
     def _all_pairs(self) -> Counts:
         """(U, U) the pairs of any kind, by unit."""
@@ -434,23 +450,6 @@ class AcceptedCounts:
                 counts[unit] += earlier
                 earlier[unit] += 1
         return counts.T
-
-    @staticmethod
-    def _accepted(  # noqa: PLR0913 - the pairs, and what they are compared with
-        tile: Tile,
-        tolerance: FloatArray,
-        places: Counts,
-        products: NDArray[np.float32],
-        threshold: float,
-        product: float,
-    ) -> Counts:
-        """The places, among some (P,), of the pairs whose similarity is at least the threshold."""
-        above, reach = products.astype(np.float64) - product, tolerance[places // len(tile.columns)]
-        accepted = above > reach
-        unclear = np.flatnonzero(~accepted & (above >= -reach))
-        if len(unclear):
-            accepted[unclear] = tile.exact(places[unclear]) >= threshold
-        return places[accepted]
 
     def _wait(self, row: int, cells: Counts) -> None:
         self.waiting[row].append(cells)

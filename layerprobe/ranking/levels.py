@@ -23,7 +23,7 @@ from layerprobe.ranking.vectors import Form
 # Bins of a query: at least, at most, for each level, and for each item that is searched.
 _FEWEST_BINS, _MOST_BINS, _BINS_PER_LEVEL, _BINS_PER_ITEM = 64, 2**14, 32, 1 / 4
 # Queries of a strip, and cells of their tables, that fit into a CPU's caches with its similarities.
-_HEIGHT, _CELLS_OF_A_STRIP = 128, 2**17
+_HEIGHT, _CELLS_OF_A_STRIP = 128, 2**18
 # Pairs that wait to be computed in float64.
 _PAIRS_AT_ONCE = 2**15
 # A bin is at least this share of the largest similarity wide, so that rounding in float32 moves none by a quarter.
@@ -70,8 +70,7 @@ class Levels:
 
 def bins_of(levels: int, gallery: int) -> int:
     """Bins of a query with so many levels in a gallery of so many items."""
-    bins = min(levels * _BINS_PER_LEVEL, int(gallery * _BINS_PER_ITEM), _MOST_BINS)
-    return max(_FEWEST_BINS, int(2 ** (bins - 1).bit_length()))
+    return max(_FEWEST_BINS, min(levels * _BINS_PER_LEVEL, int(gallery * _BINS_PER_ITEM), _MOST_BINS))
 
 
 def count_levels(  # noqa: PLR0913 - what is compared, and how
