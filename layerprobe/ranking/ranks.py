@@ -131,14 +131,16 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
     if previous_ranks is not None and len(previous_ranks) != len(queries):
         raise ValueError(f"previous_ranks: ranks of {len(previous_ranks)} queries, not {len(queries)}")
     with full_precision(queries.device):
-        search = _prepare_search(queries, searched, relevance, similarity)
-        search = replace(search, team=replace(search.team, group=group), further=not isinstance(resolve, RecallAlone))
+        search = _prepare_search(queries, searched, relevance, similarity, group)
+        search = replace(search, further=not isinstance(resolve, RecallAlone))
         if previous_ranks is not None:
             return _complete_ranks(search, previous_ranks, ks, memory)
         return _ranks(_counts(search, ks, memory), search.form.zeros)
 
 
-def _prepare_search(queries: Items, gallery: Items, relevance: Relevance, similarity: Similarity) -> Search:
+def _prepare_search(
+    queries: Items, gallery: Items, relevance: Relevance, similarity: Similarity, group: ProcessGroup | None = None
+) -> Search:
     """The search of queries in a gallery, which is the same object where they are searched among themselves."""
     from layerprobe.ranking.search import Search, Team  # which import torch
 
@@ -146,7 +148,7 @@ def _prepare_search(queries: Items, gallery: Items, relevance: Relevance, simila
     marks, searched_marks = relevance.marks
     marked = Items(queries.rows, marks)
     found_in = marked if gallery is queries else Items(gallery.rows, searched_marks)
-    return Search(marked, found_in, relevance, form, Team())
+    return Search(marked, found_in, relevance, form, Team(group))
 
 
 def positive_levels(retrieval: Retrieval) -> Iterator[Levels]:
