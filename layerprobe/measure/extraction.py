@@ -109,6 +109,7 @@ def gather_batches(
             dist.recv(numbers, number % size, group=group)
             parts = numbers.split([count * dim for dim in dims.values()])
             yield {key: part.view(count, -1).numpy() for key, part in zip(dims, parts, strict=True)}
+    next(batches, None)  # the last batch is counted, and the data workers end
 
 
 def copy_to_host(features: Mapping[LayerKey, Tensor]) -> Callable[[], Arrays]:

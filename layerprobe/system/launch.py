@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import math
 import os
 import pickle
 import signal
@@ -49,7 +50,9 @@ class Launch:
         self._calls = 0
         self._images = 0  # that the others have counted
         self._told_to_end = False
-        self._asked = 0.0  # when `_watch` last began to ask the store
+        self._asked = math.inf  # when `_watch` last began to ask the store
+        self._watching: threading.Thread | None = None
+        self._ended = threading.Event()
         self._changed: dict[int, tuple[bytes, float]] = {}  # rank -> its last sign of life, and when it changed
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -147,15 +150,18 @@ class Launch:
         if self.rank:  # the first process decides when to stop: Ctrl-C and SIGTERM reach them all
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_told_to_end", True))
-        self._asked = time.monotonic()
-        threading.Thread(target=self._watch, args=(os.getppid(), show), daemon=True).start()
         threading.Thread(target=self._guard, args=(show,), daemon=True).start()
+        self._watching = threading.Thread(target=self._watch, args=(os.getppid(), show), daemon=True)
+        self._watching.start()
 
     def end(self, code: int) -> None:
         """In the first process: end the others, with the same exit code."""
-        if self.is_shared:
-            with contextlib.suppress(RuntimeError):  # torchrun has ended, and they know
-                self._store.set("end", str(code))
+        if self._watching is None:
+            return
+        with contextlib.suppress(RuntimeError):  # torchrun has ended, and they know
+            self._store.set("end", str(code))
+        self._ended.set()
+        self._watching.join()  # a thread that talks to the store while the interpreter ends would abort it
 
     def wait_for_end(self, error: LayerprobeError | None) -> NoReturn:
         """In another process than the first: give it an error that is none of the others', and wait for `end`."""
@@ -233,7 +239,7 @@ class Launch:
         try:
             store = _connect(self.rank, self.timeout)
             store.set(f"host {self.rank}", socket.gethostname())
-            while os.getppid() == parent:
+            while os.getppid() == parent and not self._ended.is_set():
                 beats, self._asked = beats + 1, time.monotonic()
                 store.set(f"alive {self.rank}", str(beats))
                 self._look(store)
@@ -242,16 +248,21 @@ class Launch:
                 fault: LayerprobeError | None = self._fault_to_end_for(store)
                 if self.rank == 0 and fault is None and (fault := self._reported(store)):
                     reported_at = reported_at or time.monotonic()
-                    fault = fault if time.monotonic() - reported_at > _GRACE else None
+                    waited = time.monotonic() - reported_at
+                    if waited > _GRACE and callable(signal.getsignal(signal.SIGTERM)):
+                        os.kill(os.getpid(), signal.SIGTERM)  # it ends a wait, and the error is raised there
+                    fault = fault if waited > 3 * _GRACE else None
                 if fault is not None:
                     if self.rank == min({*range(self.size)} - {*self._silent(_LOST)}, default=0):
                         show(fault)
                     if self.rank == 0:
                         store.set("end", str(fault.exit_code))
                     os._exit(fault.exit_code)
-                time.sleep(_BEAT)
+                self._ended.wait(_BEAT)
         except RuntimeError:
             pass  # the store is gone: torchrun has ended
+        if self._ended.is_set():
+            return
         if self.rank:
             os._exit(1)
         os.kill(os.getpid(), signal.SIGTERM)  # the first process stops as it does for any SIGTERM
@@ -259,7 +270,8 @@ class Launch:
     def _guard(self, show: Callable[[LayerprobeError], None]) -> None:
         """In a thread: end this process where the store does not answer, as when the network is cut."""
         while time.monotonic() - self._asked < self.timeout:
-            time.sleep(_BEAT)
+            if self._ended.wait(_BEAT):
+                return
         fault = EnvironmentFault("torchrun's store does not answer: is the network cut?", fix=_AGAIN)
         if self.rank == 0:
             show(fault)

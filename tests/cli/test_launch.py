@@ -127,3 +127,19 @@ def test_the_json_of_an_error_is_the_first_processs(tmp_path: Path) -> None:
     assert json.loads(ended[0].stdout)["error"]["code"] == "data"
     assert [process.returncode for process in ended] == [3, 3]
     assert not ended[1].stdout + ended[1].stderr
+
+
+def test_a_command_that_ends_at_once_ends_well(tmp_path: Path) -> None:
+    ended = run_launch(MAIN, "--version", size=2, folder=tmp_path)
+    assert [process.returncode for process in ended] == [0, 0], ended
+
+
+def test_a_start_that_was_stopped_in_its_first_epoch_is_not_recorded(
+    tmp_path: Path, shared: tuple[Path, list[subprocess.CompletedProcess[str]]]
+) -> None:
+    shutil.copytree(shared[0] / "cache", tmp_path / "cache")
+    path = tmp_path / "cache/r/run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"processes": [[1, 3], [3, 4]]}))
+    ended = run_launch(MAIN, *TRAIN, "--set=train.epochs=3", size=3, folder=tmp_path)
+    assert ended[0].returncode == 0, ended
+    assert json.loads(path.read_text())["processes"] == [[1, 3]]

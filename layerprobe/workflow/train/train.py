@@ -507,13 +507,14 @@ def _record_processes(run: Run, launch: Launch, epoch: int, listener: Listener) 
     record = run.read()
     earlier = [(first, size) for first, size in record.processes if first < epoch]
     before = earlier[-1][1] if earlier else 1
-    if launch.size == before:
+    processes = tuple(earlier) if launch.size == before else (*earlier, (epoch, launch.size))
+    if processes == record.processes:
         return
-    if epoch > 1:
+    if epoch > 1 and launch.size != before:
         text = f"{run.name}: from epoch {epoch} on with {launch.size} processes, before with {before}"
         listener.say(f"{text}; results are those of {before} but for rounding")
         run.log(text)
-    run.write(replace(record, processes=(*earlier, (epoch, launch.size))))
+    run.write(replace(record, processes=processes))
 
 
 def _stop_message(run: Run, built: Built) -> str:
