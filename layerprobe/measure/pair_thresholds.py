@@ -230,7 +230,7 @@ class _Coarse:
         self._genuine = _SparseCounts(self.grid.width)
         # A wide bin, from 1 on, as a linear function of the product.
         per_similarity = 1 / (pairs.step * self.grid.width * self.bins)
-        self.factor = per_similarity / (pairs.product_of(1) - pairs.product_of(0))
+        self.factor = per_similarity / pairs.unit
         self.offset = 1 - self.grid.lowest / (self.grid.width * self.bins) - self.factor * pairs.product_of(0)
         self.tolerance = 0.0
         self._memory: Tensor | None = None  # new memory is slow at first

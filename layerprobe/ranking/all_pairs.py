@@ -100,13 +100,13 @@ class AllPairs:
         return {"euclidean": -2 * shift, "hamming": -float(self.form.dim)}.get(self.form.similarity, shift)
 
     @property
-    def _unit(self) -> float:
+    def unit(self) -> float:
         """The similarity of scaled vectors that is 1 in the features' scale."""
         return 2.0 if self.form.similarity == "hamming" else self.form.scale**2
 
     def product_of(self, similarity: float) -> float:
         """The exact product of a pair of some similarity."""
-        return similarity * self._unit - self._shift
+        return similarity * self.unit - self._shift
 
     def sweep(self, *counts: Callable[[Tile], None]) -> None:
         """Go through all pairs, tile by tile; of the queries themselves each pair once.
@@ -214,7 +214,7 @@ class _PairTiles:
             similarities -= self.half_norms[queries]
         if self.form.similarity == "hamming":
             similarities -= self.form.dim
-        values: NDArray[np.float64] = (similarities / self.pairs._unit).cpu().numpy()
+        values: NDArray[np.float64] = (similarities / self.pairs.unit).cpu().numpy()
         return values
 
     def _kinds(

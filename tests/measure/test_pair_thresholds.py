@@ -294,3 +294,16 @@ def test_folds_and_parts_of_the_queries_count_each_pair_once(monkeypatch: pytest
     assert counts.impostor[0].tolist() == table.tolist()
     assert counts.impostor_pairs.tolist() == every.tolist()
     assert counts.genuine[0].tolist() == genuine.tolist()
+
+
+@pytest.mark.parametrize("similarity", ["dot", "euclidean"])
+@pytest.mark.parametrize("power", [27, 100, -100])
+def test_features_of_another_scale_have_the_same_thresholds_in_it(similarity: Any, power: int) -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 9, 150)
+    features = rng.normal(size=(9, 16))[labels] + rng.normal(size=(150, 16)) + 1
+    scaled = features * 2.0**power  # exact
+    unit = 2.0 ** (2 * power)  # dot products, or halved squares of distances
+    plain = locate(all_pairs(features, labels, similarity=similarity), [0.1, 0.01]).thresholds
+    located = locate(all_pairs(scaled, labels, similarity=similarity), [0.1, 0.01]).thresholds
+    assert [threshold / unit for threshold in located] == pytest.approx(plain, rel=1e-9)
