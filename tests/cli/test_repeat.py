@@ -125,9 +125,9 @@ def test_a_models_repeat_lists_its_images_once(
 ) -> None:
     words, listings = words_of_a_model(tmp_path), []
 
-    def counted(data: Data) -> Dataset:
+    def counted(data: Data, cache: Path | None = None) -> Dataset:
         listings.append(data)
-        return load_dataset(data)
+        return load_dataset(data, cache)
 
     layerprobe(*words)
     for module in (frozen_request, from_recipe):
