@@ -27,7 +27,7 @@ from layerprobe.data.tables import Selection, TableFormat, load_every_row, load_
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file, write_text
 
-_SCHEMA = 1
+_SCHEMA = 2
 _LABELS = ("cls", "txt", "json")  # the endings of members that say what an image is
 _EXPECTED = "Expected a tar file, a folder of such files, or 'DIR/*.tar' or 'DIR/{000..999}.tar' in quotes"
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -51,8 +51,8 @@ class _Member:
 
     @property
     def ending(self) -> str:
-        """The name behind that dot."""
-        return self.name.rpartition("/")[2].partition(".")[2]
+        """The name behind that dot, in lower case."""
+        return _ending_of(self.name)
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _read_shards(
 
 
 def _image_of(record: _Record, shard: Path, ending: str) -> _Member:
-    images = record.images if not ending else {x: y for x, y in record.images.items() if x == ending}
+    images = record.images if not ending else {x: y for x, y in record.images.items() if x == ending.lower()}
     if len(images) == 1:
         return next(iter(images.values()))
     if images:
@@ -204,16 +204,25 @@ def _label_of(record: _Record, shard: Path, column: str) -> str:
 def _records(shard: Path, members: Sequence[_Member]) -> list[_Record]:
     """The images of a shard, in its order."""
     records: list[_Record] = []
+    endings: dict[str, set[str]] = {}
     for key, of_key in itertools.groupby(members, key=lambda member: member.key):
         images: dict[str, _Member] = {}
         cells: dict[str, Any] = {}
+        is_apart = key in endings
+        present = endings.setdefault(key, set())
         for member in of_key:
+            if member.ending in present:
+                raise DataError(f"{member.name} lies twice", file=shard, fix="Write the shard again with it once")
+            present.add(member.ending)
             if member.text is None:
                 images[member.ending] = member
             elif member.ending == "json":
                 cells |= _values(shard, member)
             else:
                 cells[member.ending] = member.text.strip()
+        if is_apart:
+            fix = "Write the shard again: the members of one image must lie side by side"
+            raise DataError(f"the members of {key} lie apart", file=shard, fix=fix)
         records.append(_Record(key, images, cells))
     return records
 
@@ -254,6 +263,32 @@ def _members(shard: Path, index_folder: Path | None) -> list[_Member]:
     return members
 
 
+def _ending_of(name: str) -> str:
+    """The name behind the first dot behind its folder, in lower case, as `.CLS` and `.cls` say the same."""
+    return name.rpartition("/")[2].partition(".")[2].lower()
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether it is such as `._000.png`, which tar on macOS writes beside `000.png`."""
+    return name.rpartition("/")[2].startswith(".")
+
+
+def _require_bytes(member: tarfile.TarInfo, file: tarfile.TarInfo | None, shard: Path) -> tarfile.TarInfo:
+    """The file that has the bytes of a member, which of a hard link is one in front of it.
+
+    Raises:
+        DataError: there is none, or they do not lie in one piece.
+    """
+    if file is None:
+        problem = f"{member.name} is a link to {member.linkname}, which is no file of the shard in front of it"
+        fix = "Write the shard again with --dereference and --hard-dereference"
+        raise DataError(problem, file=shard, fix=fix)
+    if file.issparse():
+        problem = f"{member.name} is stored sparse, and cannot be read at its place"
+        raise DataError(problem, file=shard, fix="Write the shard again without --sparse")
+    return file
+
+
 def _read_headers(shard: Path) -> list[_Member]:
     members: list[_Member] = []
     again = "Get the shard again"
@@ -266,12 +301,19 @@ def _read_headers(shard: Path) -> list[_Member]:
                     raise DataError(problem, file=shard, fix="Decompress it: images are compressed already")
             stream.seek(0)
             with tarfile.open(fileobj=stream, mode="r:") as tar:
+                files: dict[str, tarfile.TarInfo | None] = {}
                 for member in tar:
-                    ending = member.name.rpartition("/")[2].partition(".")[2]
-                    is_label = ending in _LABELS
-                    if member.isreg() and (is_label or is_image_name(f"x.{ending}")):
-                        text = os.pread(stream.fileno(), member.size, member.offset_data).decode() if is_label else None
-                        members.append(_Member(member.name, member.offset_data, member.size, text))
+                    if member.isreg():
+                        files[member.name] = member
+                    elif member.islnk() or member.issym():
+                        files[member.name] = files.get(member.linkname) if member.islnk() else None
+                    else:
+                        continue
+                    is_label = _ending_of(member.name) in _LABELS
+                    if (is_label or is_image_name(f"x.{_ending_of(member.name)}")) and not _is_hidden(member.name):
+                        file = _require_bytes(member, files[member.name], shard)
+                        text = os.pread(stream.fileno(), file.size, file.offset_data).decode() if is_label else None
+                        members.append(_Member(member.name, file.offset_data, file.size, text))
                 end = tar.offset
             stream.seek(end)
             if len(stream.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:

@@ -7,9 +7,10 @@ import json
 import lzma
 import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from layerprobe.data import tables, tar_shards
@@ -24,11 +25,11 @@ from tests.workflow.conftest import Silent
 CLASSES = {name: number for number, name in enumerate(dict.fromkeys(LABELS))}
 
 
-def shard(path: Path, members: Mapping[str, bytes | str]) -> Path:
+def shard(path: Path, members: Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]]) -> Path:
     """A tar file with these members."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as tar:
-        for name, content in members.items():
+        for name, content in members.items() if isinstance(members, Mapping) else members:
             data = content.encode() if isinstance(content, str) else content
             info = tarfile.TarInfo(name)
             info.size = len(data)
@@ -230,6 +231,97 @@ def test_the_index_is_kept_and_made_anew_for_another_shard(tmp_path: Path, monke
     index.write_text("{")
     load(path, index_folder=tmp_path / "index")
     assert len(read) == 3
+
+
+def linked(path: Path, contents: Mapping[str, bytes | str], links: Mapping[str, str], kind: bytes) -> Path:
+    """A shard with links behind its files."""
+    shard(path, contents)
+    with tarfile.open(path, "a") as tar:
+        for name, target in links.items():
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = kind, target
+            tar.addfile(link)
+    return path
+
+
+def test_a_hard_link_is_the_file_that_it_names(tmp_path: Path) -> None:
+    links = {"eel/0.jpg": "ant/0.jpg", "eel/0.cls": "ant/0.cls", "eel/1.jpg": "eel/0.jpg", "eel/1.cls": "bee/1.cls"}
+    linked_split = load(linked(tmp_path / "a.tar", members(), links, tarfile.LNKTYPE)).splits
+    targets = {**links, "eel/1.jpg": "ant/0.jpg"}
+    copies = {name: members()[target] for name, target in targets.items()}
+    copied = load(shard(tmp_path / "b.tar", {**members(), **copies})).splits
+    for name, split in copied.items():
+        assert linked_split[name].ids == split.ids
+        assert linked_split[name].labels.tolist() == split.labels.tolist()
+        for row in range(len(split)):
+            np.testing.assert_array_equal(linked_split[name].image(row), split.image(row))
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"), [("ant/9.jpg", tarfile.LNKTYPE), ("ant/0.jpg", tarfile.SYMTYPE)], ids=["hard", "symbolic"]
+)
+def test_a_link_without_bytes_is_refused(tmp_path: Path, target: str, kind: bytes) -> None:
+    path = linked(tmp_path / "a.tar", members(), {"eel/0.jpg": target}, kind)
+    with pytest.raises(DataError, match=f"a.tar: eel/0.jpg is a link to {target}, which is no file of the shard in"):
+        load(path)
+
+
+def sparse(path: Path, form: str, data: bytes) -> Path:
+    """A shard whose image has its bytes behind a hole of 1024 zeros, as GNU tar writes it."""
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT if form == "PAX" else tarfile.GNU_FORMAT) as tar:
+        info = tarfile.TarInfo("ant/0.png")
+        if form == "PAX":
+            extent = f"1\n1024\n{len(data)}\n".encode().ljust(512, b"\0")
+            info.size, size = len(extent) + len(data), str(1024 + len(data))
+            info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": size}
+            info.pax_headers["GNU.sparse.name"] = info.name
+            tar.addfile(info, io.BytesIO(extent + data))
+        else:
+            info.type, info.size = tarfile.GNUTYPE_SPARSE, len(data)
+            block = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+            block[386:410] = b"%011o\0%011o\0" % (1024, len(data))
+            block[483:495] = b"%011o\0" % (1024 + len(data))
+            block[148:156] = b" " * 8
+            block[148:156] = b"%06o\0 " % sum(block)
+            assert tar.fileobj is not None
+            tar.fileobj.write(bytes(block) + data.ljust(-(-len(data) // 512) * 512, b"\0"))
+            tar.offset = tar.fileobj.tell()
+        label = tarfile.TarInfo("ant/0.cls")
+        label.size = 1
+        tar.addfile(label, io.BytesIO(b"0"))
+    return path
+
+
+@pytest.mark.parametrize("form", ["GNU", "PAX"])
+def test_a_sparse_member_is_refused(tmp_path: Path, form: str) -> None:
+    with pytest.raises(DataError, match=r"a.tar: ant/0.png is stored sparse, and cannot .* Write the shard again with"):
+        load(sparse(tmp_path / "a.tar", form, IMAGES[0]))
+
+
+def test_endings_count_in_upper_case_too(tmp_path: Path) -> None:
+    contents = {f"{name[:-4]}{name[-4:].upper()}": content for name, content in members().items()}
+    dataset = load(shard(tmp_path / "a.tar", contents), image_column="JPG")
+    assert dataset.class_names == ("0", "1", "2", "3")
+    assert dataset.splits["test"].ids[0] == "cat/0.JPG"
+
+
+def test_hidden_members_are_passed_over(tmp_path: Path) -> None:
+    contents = {**members(), **{f"ant/._{row}.{ending}": b"\0" for row in range(2) for ending in ("jpg", "cls")}}
+    assert sum(len(split) for split in load(shard(tmp_path / "a.tar", contents)).splits.values()) == 8
+
+
+@pytest.mark.parametrize("place", [1, 16], ids=["beside it", "further on"])
+def test_a_member_that_lies_twice_is_refused(tmp_path: Path, place: int) -> None:
+    ordered = [*members().items()]
+    path = shard(tmp_path / "a.tar", [*ordered[:place], ordered[0], *ordered[place:]])
+    with pytest.raises(DataError, match="a.tar: ant/0.jpg lies twice. Write the shard again with it once"):
+        load(path)
+
+
+def test_members_of_one_image_that_lie_apart_are_refused(tmp_path: Path) -> None:
+    contents = dict(sorted(members().items(), key=lambda item: item[0].endswith("cls")))
+    with pytest.raises(DataError, match="a.tar: the members of ant/0 lie apart. Write the shard again: the members"):
+        load(shard(tmp_path / "a.tar", contents))
 
 
 def test_a_shard_that_shrinks_is_told_of(tmp_path: Path) -> None:
