@@ -32,7 +32,7 @@ from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.probe.scoring import Searches, searches_of_run
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import RunFeatures, features_of
-from layerprobe.workflow.run.references import layer_flags, probe_fix
+from layerprobe.workflow.run.references import RankedSplit, layer_flags, probe_fix
 from layerprobe.workflow.run.runs import Run
 
 Rows = NDArray[np.int64]
@@ -130,6 +130,17 @@ def open_gallery(run: Run, split: str) -> RunGallery:
     data = recipe.data
     originals = read_with(loaded, exif_rotation=data.exif_rotation, fast=False, white=data.white).splits
     return RunGallery(run, record, split, searches, features, originals)
+
+
+def open_ranked_gallery(ranked_split: RankedSplit) -> RunGallery:
+    """As `open_gallery`, of a split whose ranks are of the queries of the data set."""
+    run = ranked_split.run
+    opened = open_gallery(run, ranked_split.split)
+    if ranked_split.stored.ids != opened.queries.ids:
+        problem = f"its ranks are of other queries than those of {opened.split} now"
+        fix = f"Run {run.command('probe')}"
+        raise DataError(problem, file=run.rank_file(ranked_split.epoch, ranked_split.split), fix=fix)
+    return opened
 
 
 def neighbours_of(

@@ -22,7 +22,7 @@ from layerprobe.workflow.plot.neighbours import (
     Rows,
     RunGallery,
     neighbours_of,
-    open_gallery,
+    open_ranked_gallery,
     selected_neighbours,
 )
 from layerprobe.workflow.plot.query_rules import (
@@ -97,7 +97,7 @@ def find_neighbours(
         last_layer = _choose_layers(reference, options, embeddings)[-1]
         rule = parse_rule(options.where, reference.layers, last_layer)
     layers = _choose_layers(reference, options, embeddings, rule)
-    panel_runs = [_PanelRun(reference, open_gallery(runs[0], _SPLIT), layers)]
+    panel_runs = [_PanelRun(reference, open_ranked_gallery(reference), layers)]
     queries, notes = _choose_queries(rule, panel_runs[0], options)
     for run in runs[1:]:
         ranked_split = _ranked_split(run, scores, options.epoch)
@@ -107,7 +107,7 @@ def find_neighbours(
         panel_runs.append(
             _PanelRun(
                 ranked_split,
-                open_gallery(run, _SPLIT),
+                open_ranked_gallery(ranked_split),
                 _choose_layers(ranked_split, options, embeddings, rule, like=layers),
             )
         )

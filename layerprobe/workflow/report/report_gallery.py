@@ -23,7 +23,7 @@ from layerprobe.system.errors import DataError, LayerprobeError, NumericError
 from layerprobe.values.facts import at_epoch_text
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.views import Item
-from layerprobe.workflow.plot.neighbours import RunGallery, neighbours_of, open_gallery
+from layerprobe.workflow.plot.neighbours import RunGallery, neighbours_of, open_ranked_gallery
 from layerprobe.workflow.plot.query_rules import (
     QueriesByOutcome,
     RandomQueries,
@@ -141,7 +141,8 @@ def _open_gallery_run(run: Run, page: RunPage, rows: int) -> _GalleryRun:
             file=run.folder,
             fix=f"Run {run.command('probe', '--splits', SPLIT)}",
         )
-    opened = open_gallery(run, SPLIT)
+    last = open_ranked_split(run, stored[-1], SPLIT)
+    opened = open_ranked_gallery(last)
     epochs = _thin_epochs(stored, rows // (len(layers) * len(opened.items)))
     notes = []
     if len(layers) < len(all_layers):
@@ -151,7 +152,7 @@ def _open_gallery_run(run: Run, page: RunPage, rows: int) -> _GalleryRun:
         notes.append(
             f"{len(epochs)} of {len(stored)} epochs are here: {len(opened.items):,} images are searched at each"
         )
-    return _GalleryRun(page, opened, open_ranked_split(run, stored[-1], SPLIT), epochs, layers, tuple(notes))
+    return _GalleryRun(page, opened, last, epochs, layers, tuple(notes))
 
 
 def _thin_epochs(epochs: Sequence[int], count: int) -> tuple[int, ...]:

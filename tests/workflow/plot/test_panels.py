@@ -66,6 +66,14 @@ def test_runs_on_other_images_of_the_same_names_are_not_shown_side_by_side(probe
         panels_of([probed, other], [*probed.scores(), *other.scores()], PlotOptions(), {})
 
 
+@pytest.mark.parametrize("where", [None, "random"])
+def test_ranks_of_other_queries_than_the_runs_are_refused(probed: Run, where: str | None) -> None:
+    recipe = probed.read().recipe
+    probed.write(recorded(probed.read().as_json() | {"recipe": {**recipe, "data": {**recipe["data"], "queries": 6}}}))
+    with pytest.raises(DataError, match="its ranks are of other queries than those of test now. Run layerprobe probe"):
+        shown(probed, PlotOptions(where=where))
+
+
 def test_a_module_that_gives_the_output_is_not_shown_beside_it(foreign: Callable[..., Run]) -> None:
     found = shown(foreign("net.fc=[]"), PlotOptions())
     assert [one.ranked.layer.layer for one in found] == ["stages.1", "output"] * (len(found) // 2)

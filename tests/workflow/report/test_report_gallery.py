@@ -181,6 +181,13 @@ def test_a_run_without_its_images_says_why_it_has_no_gallery(made: Path, run: Ru
     assert "nowhere" in found.notes[0]
 
 
+def test_a_run_whose_queries_are_drawn_since_its_probe_says_so(run: Run) -> None:
+    recipe = run.read().recipe
+    rewrite(run, recipe={**recipe, "data": {**recipe["data"], "queries": 6}})
+    (note,) = galleries_of([(run, page_of(run))]).notes
+    assert "its ranks are of other queries than those of test now. Run layerprobe probe one" in note
+
+
 def test_a_run_without_features_of_test_images_says_which_command_makes_them(run: Run) -> None:
     shutil.rmtree(run.folder / "features")
     found = galleries_of([(run, page_of(run))])
