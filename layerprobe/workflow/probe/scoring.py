@@ -68,12 +68,12 @@ class LayerFeatures(Protocol):
         """The images of the splits."""
 
     @property
-    def dtype(self) -> Callable[[int], str]:
-        """Epoch -> the type that its features are stored as, as in `FeatureKey`."""
+    def dtype(self) -> Callable[[int, str], str]:
+        """Epoch, split -> the type that features are stored as, as in `FeatureKey`."""
 
     @property
-    def precision(self) -> Callable[[int], str]:
-        """Epoch -> that of the network's products, as in `FeatureKey`."""
+    def precision(self) -> Callable[[int, str], str]:
+        """Epoch, split -> that of the network's products, as in `FeatureKey`."""
 
     def key(self, epoch: int, split: str) -> store.FeatureKey:
         """What the features of an epoch and split must be made from."""
@@ -119,9 +119,9 @@ class Searches:
         chain = parse_chain(ranked.reduction)
         notes = fit_notes(chain, split)
         notes += self.sample.notes(self.features.dataset, split) if self.sample else []
-        if dtype := self.features.dtype(epoch):
+        if dtype := self.features.dtype(epoch, split):
             notes.append(f"stored as {dtype}")
-        if precision := self.features.precision(epoch):
+        if precision := self.features.precision(epoch, split):
             notes.append(f"computed in {precision}")
         if trained_by := self.trained_by(epoch):
             notes.append(trained_by)

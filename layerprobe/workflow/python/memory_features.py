@@ -185,11 +185,11 @@ class MemoryFeatures:
             problem = f"labels of the {by_kind['U']} loader are texts, those of the {by_kind['i']} loader numbers"
             raise DataError(problem, fix="Give the same in all loaders, as equal labels are one class")
 
-    def precision(self, epoch: int) -> str:  # noqa: ARG002 - the caller's own
+    def precision(self, epoch: int, split: str) -> str:  # noqa: ARG002 - the caller's own
         """Float32, or what the caller's model computes in."""
         return ""
 
-    def dtype(self, epoch: int) -> str:  # noqa: ARG002 - there is only one
+    def dtype(self, epoch: int, split: str) -> str:  # noqa: ARG002 - there is only one
         """As they are computed."""
         return ""
 

@@ -80,9 +80,9 @@ class RunFeatures:
         manifest_sha256: split -> hash of its images and classes.
         network: as from `network_text`.
         shard_rows: rows of a split above which its features are stored in several files, each of so many rows.
-        dtype: epoch -> the type that its features are stored as, as in `FeatureKey`.
+        dtype: epoch, split -> the type that features are stored as, as in `FeatureKey`.
         sample: of features that are stored reduced alone; its samples are splits of the data set. None: layers' own.
-        precision: epoch -> that of the network's products, as in `FeatureKey`.
+        precision: epoch, split -> that of the network's products, as in `FeatureKey`.
     """
 
     run: Run
@@ -93,9 +93,9 @@ class RunFeatures:
     manifest_sha256: Callable[[str], str]
     network: str = ""
     shard_rows: int = SHARD_ROWS
-    dtype: Callable[[int], str] = lambda _: ""
+    dtype: Callable[[int, str], str] = lambda *_: ""
     sample: SampleFit | None = None
-    precision: Callable[[int], str] = lambda _: ""
+    precision: Callable[[int, str], str] = lambda *_: ""
     _open: dict[tuple[int, str], store.LayerTables] = field(default_factory=dict, init=False)
 
     def key(self, epoch: int, split: str) -> store.FeatureKey:
@@ -111,8 +111,8 @@ class RunFeatures:
             transform=self.transform,
             manifest_sha256=manifest,
             network=self.network,
-            dtype=self.dtype(epoch),
-            precision=self.precision(epoch),
+            dtype=self.dtype(epoch, split),
+            precision=self.precision(epoch, split),
         )
 
     def missing(
@@ -250,8 +250,9 @@ def features_of(  # noqa: PLR0913 - the run, and how its features are computed a
 
     Args:
         dataset: without samples.
-        dtype: float32 or float16; None for the type in which features of the epoch are stored.
-        precision: float32 or bfloat16; None for that of the stored features of the epoch.
+        dtype: float32 or float16; None for the type in which features of the epoch and split are stored, or, where
+            there are none, those of another split.
+        precision: float32 or bfloat16; None for that of the stored features, likewise.
         shard_rows: as in `RunFeatures`.
         sample: as there.
     """
@@ -262,14 +263,10 @@ def features_of(  # noqa: PLR0913 - the run, and how its features are computed a
         return contents_sha256(dataset.splits[split], dataset.class_names)
 
     @cache
-    def dtype_of(epoch: int) -> str:
-        names = dataset.splits if sample is None else map(sample.stored_as, dataset.splits)
-        return _stored_fact("dtype", run, epoch, names) if dtype is None else key_text(dtype)
-
-    @cache
-    def precision_of(epoch: int) -> str:
-        names = dataset.splits if sample is None else map(sample.stored_as, dataset.splits)
-        return _stored_fact("precision", run, epoch, names) if precision is None else key_text(precision)
+    def fact_of(name: str, requested: str | None, epoch: int, split: str) -> str:
+        splits = dict.fromkeys([split, *dataset.splits])
+        names = splits if sample is None else map(sample.stored_as, splits)
+        return _stored_fact(name, run, epoch, names) if requested is None else key_text(requested)
 
     network = network_text(recipe)
     recorded = run.read().network if run.exists() else None
@@ -283,9 +280,9 @@ def features_of(  # noqa: PLR0913 - the run, and how its features are computed a
         manifest_sha256,
         network,
         shard_rows,
-        dtype_of,
+        partial(fact_of, "dtype", dtype),
         sample,
-        precision_of,
+        partial(fact_of, "precision", precision),
     )
 
 

@@ -140,8 +140,8 @@ def prepare_ensemble(
             member.features.require_weights(epoch)
 
     @cache
-    def precision(epoch: int) -> str:
-        return max(member.features.precision(epoch) for member in members)
+    def precision(epoch: int, split: str) -> str:
+        return max(member.features.precision(epoch, split) for member in members)
 
     features = features_of(run, recipe, dataset, **stored)
     features = replace(features, weights_sha256=weights_sha256, require_weights=require_weights, precision=precision)

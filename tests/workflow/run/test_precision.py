@@ -42,6 +42,13 @@ def test_a_probe_that_names_no_precision_keeps_that_of_the_epoch(run: Run) -> No
     assert all(NOTE in score.notes for score in scores)
 
 
+def test_each_split_keeps_the_precision_of_its_own(run: Run) -> None:
+    probe(run, replace(REQUEST, splits=("train", "test")), Silent())
+    probe(run, replace(HALF, splits=("test",)), Silent())
+    scores = probe(run, replace(REQUEST, splits=("train", "test")), Silent())
+    assert {score.split for score in scores if NOTE in score.notes} == {"test"}
+
+
 def test_features_of_one_precision_never_serve_the_other(run: Run) -> None:
     exact = probe(run, REQUEST, Silent())
     before = features(run)

@@ -52,6 +52,16 @@ def test_a_probe_that_names_no_type_keeps_that_of_the_epoch(run: Run) -> None:
         assert files.layers == (LayerKey("pool5.3", "max"),)
 
 
+def test_each_split_keeps_the_type_of_its_own(run: Run) -> None:
+    probe(run, replace(REQUEST, metrics=(), splits=("train", "test")), Silent())
+    probe(run, replace(HALF, metrics=(), splits=("test",)), Silent())
+    before = run.feature_file(2, "test").stat().st_mtime_ns
+    scores = probe(run, replace(REQUEST, metrics=(), splits=("train", "test")), Silent())
+    assert {score.split for score in scores if NOTE in score.notes} == {"test"}
+    assert (dtype_of(run), dtype_of(run, "train")) == ("float16", "float32")
+    assert run.feature_file(2, "test").stat().st_mtime_ns == before
+
+
 def test_a_probe_that_names_the_other_type_computes_them_again(run: Run) -> None:
     probe(run, HALF, Silent())
     listener = Silent()
