@@ -140,11 +140,16 @@ def prepare_ensemble(
             member.features.require_weights(epoch)
 
     @cache
+    def dtype(epoch: int, split: str) -> str:
+        return max(member.features.dtype(epoch, split) for member in members)
+
+    @cache
     def precision(epoch: int, split: str) -> str:
         return max(member.features.precision(epoch, split) for member in members)
 
     features = features_of(run, recipe, dataset, **stored)
-    features = replace(features, weights_sha256=weights_sha256, require_weights=require_weights, precision=precision)
+    features = replace(features, dtype=dtype, precision=precision)
+    features = replace(features, weights_sha256=weights_sha256, require_weights=require_weights)
     # Each member has drawn a share of the training images of its own.
     compared = [name for name in selection.extracted_splits if name != "train" or recipe.data.share == 1]
     require_same_images(opened.record, dataset, compared, fix=single.OTHER_IMAGES)

@@ -96,6 +96,16 @@ def test_probing_again_extracts_nothing(request_for: Make) -> None:
     assert run.feature_file(1, "test").stat().st_mtime_ns == written
 
 
+def test_every_score_says_that_a_member_is_stored_as_float16(request_for: Make) -> None:
+    run = train_any(request_for(), Silent())
+    probe_any(member(run, 2), request(layers=("fc6",), store="float16", splits=("test",), epochs="last"), Silent())
+    scores = probe_any(run, request(epochs="last", splits=("train", "test")), Silent())
+    assert {score.split for score in scores if "stored as float16" in score.notes} == {"train", "test"}
+    probe_any(member(run, 2), request(layers=("fc6",), store="float32", splits=("train",), epochs="last"), Silent())
+    scores = probe_any(run, request(epochs="last", splits=("train", "test")), Silent())
+    assert {score.split for score in scores if "stored as float16" in score.notes} == {"test"}
+
+
 def test_another_recipe_under_the_name_is_refused(request_for: Make) -> None:
     train_any(request_for(), Silent())
     with pytest.raises(RecipeError, match="train.learning_rate: 0.01 -> 0.5"):
