@@ -73,10 +73,12 @@ class Plan:
 
     Args:
         stale: files to remove before the first part is written.
+        lost: layers that are removed with them for their type or precision alone, and not written again.
     """
 
     parts: tuple[Part, ...] = ()
     stale: tuple[Path, ...] = ()
+    lost: frozenset[LayerKey] = frozenset()
 
     def remove_stale(self) -> None:
         """Remove them; what another process has removed is passed over."""
@@ -152,6 +154,7 @@ class _State:
         usable: number of a range -> the wanted layers that are intact there.
         rows: number of a range -> its rows, of files that were made from the key.
         complete: whether every range of the split has all the layers.
+        of_other_types: the layers that were made from the key but for its type and precision.
     """
 
     group: LayerGroup
@@ -159,6 +162,7 @@ class _State:
     usable: Mapping[int, frozenset[LayerKey]]
     rows: Mapping[int, range]
     complete: bool
+    of_other_types: frozenset[LayerKey]
 
     @property
     def stored(self) -> frozenset[LayerKey]:
@@ -190,6 +194,7 @@ def plan_parts(  # noqa: PLR0913 - what is wanted, and what is known of the file
     stored: set[LayerKey] = set()
     parts: list[Part] = []
     stale: list[LayerGroup] = []
+    kept, lost = set(wanted), set[LayerKey]()
     for group in groups:
         state = _state(group, key, wanted, intact, head_of)
         replaceable = state.layers <= wanted and state.has_ranges(ranges)
@@ -201,6 +206,8 @@ def plan_parts(  # noqa: PLR0913 - what is wanted, and what is known of the file
             stored |= state.layers
         else:
             stale.append(group)
+            lost |= state.of_other_types
+        kept |= state.layers
     replaced: set[Path] = set()
     if absent := wanted - stored:
         files = _new_files(path, groups, len(ranges))
@@ -210,7 +217,7 @@ def plan_parts(  # noqa: PLR0913 - what is wanted, and what is known of the file
         parts += [Part(file, rows, absent) for file, rows in zip(files, ranges, strict=True)]
         replaced = {*files}
     removed = [file for group in stale for file in group.files.values() if file not in replaced]
-    return Plan(tuple(parts), tuple(removed))
+    return Plan(tuple(parts), tuple(removed), frozenset(lost - kept))
 
 
 def _state(
@@ -229,7 +236,14 @@ def _state(
     rows = {number: heads[number].part for number in usable}
     any_layers = frozenset[LayerKey]().union(*layers.values())
     complete = len(usable) == group.count and {*layers.values()} == {any_layers} and _has_all_rows([*rows.values()])
-    return _State(group, any_layers, usable, {number: part for number, (part, _) in rows.items()}, complete)
+    of_other_types = frozenset(layer for head in heads.values() for layer in _made_in_other_types(head, key))
+    row_parts = {number: part for number, (part, _) in rows.items()}
+    return _State(group, any_layers, usable, row_parts, complete, of_other_types - any_layers)
+
+
+def _made_in_other_types(head: FeatureHead, key: FeatureKey) -> set[LayerKey]:
+    types = {name: head.facts.get(name, "") for name in ("dtype", "precision")}
+    return head.made_from(replace(key, **types))
 
 
 def _file_of(group: LayerGroup, number: int) -> Path:

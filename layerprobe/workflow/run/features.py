@@ -16,7 +16,7 @@ from layerprobe.measure.analysis import Features, search_sha256
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.store.features import FeatureArray
-from layerprobe.system.errors import BusyError, DataError
+from layerprobe.system.errors import BusyError, DataError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Layer, Tap, member_taps
 from layerprobe.values.layers import SHARD_ROWS, LayerKey
@@ -120,6 +120,8 @@ class RunFeatures:
     ) -> Missing:
         """The taps to extract for some layers; of `A+B` its members.
 
+        Layers that would be removed because they have another type or precision are a RecipeError.
+
         Args:
             read: the taps whose stored features will be read, so that damaged ones are missing, too; None for all.
         """
@@ -134,6 +136,11 @@ class RunFeatures:
         ranges = store.row_ranges(len(self.dataset.splits[split]), self.shard_rows)
         wanted = [tap.key for tap in taps]
         plan = store.plan_parts(path, key, wanted, ranges, intact=intact, head_of=self.run.read_head)
+        if plan.lost:
+            names = ",".join(sorted(map(str, plan.lost)))
+            problem = f"the features of {names} at epoch {epoch} of {split} have another type or precision"
+            fix = f"Add them to --layers of {self.run.command('probe')}: those of an epoch and split have one"
+            raise RecipeError(problem, file=path, fix=fix)
         absent = frozenset[LayerKey]().union(*(part.layers for part in plan.parts))
         dims = {tap.key: self.sample.dim(split, tap.dim) if self.sample else tap.dim for tap in taps}
         return Missing(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from layerprobe import store
-from layerprobe.system.errors import UnknownNameError
+from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.layers import LayerKey
 from layerprobe.workflow.probe.estimate_probe import estimate_probe
 from layerprobe.workflow.probe.probe import probe
@@ -69,6 +70,23 @@ def test_a_probe_that_names_the_other_type_computes_them_again(run: Run) -> None
     assert "epoch-0002.test.h5 is computed again: dtype is not what it was" in listener.heard
     assert not any(NOTE in score.notes for score in scores)
     assert (dtype_of(run), dtype_of(run, "train")) == ("float32", "float32")
+
+
+@pytest.mark.parametrize("changed", [{"store": "float16"}, {"precision": "bfloat16"}])
+def test_another_type_of_some_layers_is_refused_before_the_others_are_removed(
+    run: Run, changed: Mapping[str, str]
+) -> None:
+    request = replace(REQUEST, metrics=())
+    probe(run, replace(request, layers=("fc6", "pool5.3")), Silent())
+    probe(run, replace(request, layers=("pool1.1",)), Silent())  # in a file beside the first
+    before = {path: path.read_bytes() for path in run.feature_file(2, "test").parent.iterdir()}
+    with pytest.raises(
+        RecipeError, match=r"features of pool1.1@max,pool5.3@max at epoch 2 of .* Add them to --layers of"
+    ):
+        probe(run, replace(request, **changed), Silent())
+    assert {path: path.read_bytes() for path in run.feature_file(2, "test").parent.iterdir()} == before
+    scores = probe(run, replace(request, layers=("pool1.1@max", "pool5.3@max", "fc6"), **changed), Silent())
+    assert len({score.ranked.layer for score in scores if score.notes}) == 3
 
 
 def test_a_dry_run_knows_that_they_take_half(run: Run) -> None:
