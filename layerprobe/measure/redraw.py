@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -20,6 +20,8 @@ from layerprobe.values.scores import Recall
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from layerprobe.ranking.items import Table
+
 
 # With more units, this many random groups of them are left out: an interval nearly as good, and tables of 2 MB.
 MOST_UNITS = 500
@@ -27,12 +29,12 @@ MOST_UNITS = 500
 MOST_COMPUTED = 50
 
 
-class InMemory(Protocol):
-    """One layer's features of a split, such as `analysis.Features`, in memory."""
+class LayerFeatures(Protocol):
+    """One layer's features of a split, such as `analysis.Features`."""
 
     @property
     def values(self) -> Any:
-        """(N, D) array or tensor."""
+        """(N, D) array, tensor, or table on disk."""
 
     @property
     def labels(self) -> IntArray:
@@ -44,8 +46,8 @@ class InMemory(Protocol):
 
 
 def left_out_values(  # noqa: PLR0913 - the items, the rules and the measures
-    queries: InMemory,
-    gallery: InMemory | None,
+    queries: LayerFeatures,
+    gallery: LayerFeatures | None,
     units: IntArray,
     gallery_units: IntArray | None = None,
     *,
@@ -53,6 +55,7 @@ def left_out_values(  # noqa: PLR0913 - the items, the rules and the measures
     metrics: Sequence[tuple[Metric, Sequence[str]]] = (),
     similarity: str = "cosine",
     rules: SearchRules | None = None,
+    memory: int | None = None,
 ) -> dict[str, FloatArray]:
     """Metrics of a layer without each unit, its items left out of queries and gallery together.
 
@@ -65,6 +68,7 @@ def left_out_values(  # noqa: PLR0913 - the items, the rules and the measures
         units: (Q,) whole classes or clusters of them.
         gallery_units: (G,) likewise; units that only the gallery has stay in it.
         rules: which items are taken out, where the class does not say; None: none but the query itself.
+        memory: bytes that a search of other metrics may take.
 
     Returns:
         Metric -> (U, U) for `statistics.jackknife`: [u, i] is what the queries of unit i add to the metric without unit
@@ -96,7 +100,7 @@ def left_out_values(  # noqa: PLR0913 - the items, the rules and the measures
             parts_by_name["MRR"] = tables[0]
         elif isinstance(metric, QueryMetric):
             fewer = groups_of(units, gallery_units, MOST_COMPUTED, seed=0)
-            computed = _recompute(metric, queries, fewer, search)
+            computed = _recompute(metric, queries, fewer, search, memory)
             parts_by_name |= {name: table for name, table in computed.items() if name in names}
     return parts_by_name
 
@@ -122,7 +126,11 @@ def groups_of(
 
 
 def _recompute(
-    metric: QueryMetric, queries: InMemory, groups: tuple[IntArray, IntArray | None], search: Mapping[str, Any]
+    metric: QueryMetric,
+    queries: LayerFeatures,
+    groups: tuple[IntArray, IntArray | None],
+    search: Mapping[str, Any],
+    memory: int | None,
 ) -> dict[str, FloatArray]:
     """(U, U) parts of each mean over queries that a metric gives, computed without each group.
 
@@ -132,7 +140,7 @@ def _recompute(
     tables: dict[str, FloatArray] = {}
     for group, (search_without, places) in enumerate(_without_each(queries, groups, search)):
         try:
-            of_queries = metric.of_queries(search_without)
+            of_queries = metric.of_queries(replace(search_without, memory=memory))
         except DataError:  # too few items or classes are left
             return {}
         for name, values in of_queries.items():
@@ -143,7 +151,7 @@ def _recompute(
 
 
 def _without_each(
-    queries: InMemory, groups: tuple[IntArray, IntArray | None], search: Mapping[str, Any]
+    queries: LayerFeatures, groups: tuple[IntArray, IntArray | None], search: Mapping[str, Any]
 ) -> Iterator[tuple[Retrieval, IntArray]]:
     """What is left of a search without each group, and the groups of the queries that are left."""
     places, searched_places = groups
@@ -168,6 +176,31 @@ def _without_each(
         )
 
 
-def _rows(values: Any, rows: IntArray) -> NDArray[Any] | Tensor:
-    chosen: NDArray[Any] | Tensor = values[rows if isinstance(values, np.ndarray) else rows.tolist()]
-    return chosen
+@dataclass(frozen=True, eq=False)
+class _RowsOnDisk:
+    """Some rows (N,), ascending, of a table that is read in slices; a table likewise."""
+
+    table: Table
+    rows: IntArray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self.rows), *self.table.shape[1:]
+
+    @property
+    def dtype(self) -> Any:
+        return self.table.dtype
+
+    def __getitem__(self, rows: slice) -> Any:
+        some = self.rows[rows]
+        return self.table[int(some[0]) : int(some[-1]) + 1][some - some[0]]
+
+
+def _rows(values: Any, rows: IntArray) -> NDArray[Any] | Tensor | Table:
+    if hasattr(values, "detach"):  # a tensor
+        chosen: Tensor = values[rows.tolist()]
+        return chosen
+    return values[rows] if isinstance(values, np.ndarray) else _RowsOnDisk(values, rows)

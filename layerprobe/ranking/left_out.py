@@ -8,33 +8,35 @@ queries, because an interval needs to know whose hits leaving a unit out changes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.ranking.items import find_self_indices, label_array
-from layerprobe.ranking.ranks import integer_k
+from layerprobe.ranking.items import find_self_indices, items_of, label_array
+from layerprobe.ranking.ranks import integer_k, prepare_search
 from layerprobe.ranking.relevance import relevance_of
-from layerprobe.ranking.vectors import comparable, similarity_blocks
+from layerprobe.ranking.vectors import queries_at_once
 from layerprobe.system.computing import full_precision
 from layerprobe.values.retrieval import FloatArray, IntArray, Lone, Ranks, SearchRules, Similarity, counted_queries
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from layerprobe.ranking.items import Table
     from layerprobe.ranking.relevance import Relevance
+    from layerprobe.ranking.search import Search
 
 
 def left_out_recall(  # noqa: PLR0913 - the items, the rules, and the units left out
-    features: ArrayLike | Tensor,
+    features: ArrayLike | Tensor | Table,
     labels: ArrayLike | Tensor,
     units: ArrayLike,
     *,
     ks: Sequence[int] = (1,),
-    gallery: ArrayLike | Tensor | None = None,
+    gallery: ArrayLike | Tensor | Table | None = None,
     gallery_labels: ArrayLike | Tensor | None = None,
     gallery_units: ArrayLike | None = None,
     similarity: Similarity = "cosine",
@@ -90,13 +92,13 @@ def left_out_recall(  # noqa: PLR0913 - the items, the rules, and the units left
 
 
 def left_out_means(  # noqa: PLR0913 - as left_out_recall
-    features: ArrayLike | Tensor,
+    features: ArrayLike | Tensor | Table,
     labels: ArrayLike | Tensor,
     units: ArrayLike,
     *,
     values: Callable[[Ranks], FloatArray],
     deepest: int | None = None,
-    gallery: ArrayLike | Tensor | None = None,
+    gallery: ArrayLike | Tensor | Table | None = None,
     gallery_labels: ArrayLike | Tensor | None = None,
     gallery_units: ArrayLike | None = None,
     similarity: Similarity = "cosine",
@@ -110,16 +112,17 @@ def left_out_means(  # noqa: PLR0913 - as left_out_recall
     Classes and items that only the gallery has stay in it: they are distractors, and no draw of queries changes them.
     Where the tie window depends on the gallery (dot, euclidean), it is that of the whole gallery.
 
-    Time: a product of all pairs in float64. Memory: a few tens of MB and M U^2 numbers beside the features in float64.
+    Time: a product of all pairs in float64. Memory: some 200 MB and M U^2 numbers, and the gallery in float64 unless it
+    is on disk, where it is read for every 8 million pairs.
 
     Args:
-        features: (Q, D) of the queries, of any real type; for hamming uint8 of packed bits. A tensor decides where it
-            is computed.
+        features: (Q, D) of the queries, of any real type, also on disk; for hamming uint8 of packed bits. A tensor
+            decides where it is computed.
         labels: (Q,) integers, the class of each.
         units: (Q,) integers; no class is divided between two units.
         values: of queries, in [0, 1]: (M, Q) from their ranks; each query's depend on its own counts alone.
         deepest: a query's values are the same for all counts of closer negatives from here on; None where they are not.
-        gallery: (G, D) the searched items; None for the queries themselves.
+        gallery: (G, D) the searched items, likewise; None for the queries themselves.
         gallery_labels: (G,) integers; needed with a gallery.
         gallery_units: (G,) integers, likewise.
         similarity: cosine, dot, euclidean or hamming, with the ties of `nearest_positive_ranks`.
@@ -141,18 +144,16 @@ def left_out_means(  # noqa: PLR0913 - as left_out_recall
         raise ValueError("lists of right items name items of units that are left out")
     if rules is not None and rules.label_sets is not None:
         raise ValueError("a unit that is left out has items that share a label with others")
-    items = comparable(features, gallery, similarity)
-    classes = label_array(labels, len(items.queries), "features")
-    members = label_array(units, len(items.queries), "units")
-    searched_classes = searched_members = None
+    queries = items_of(features, labels, "features", similarity)
+    classes, members = queries.labels, label_array(units, len(queries), "units")
+    searched, searched_units = queries, members
     if gallery is not None:
-        searched_classes = label_array(gallery_labels, len(items.gallery), "gallery")
-        searched_members = label_array(gallery_units, len(items.gallery), "units of the gallery")
+        searched = items_of(gallery, gallery_labels, "gallery", similarity)
+        searched_units = label_array(gallery_units, len(searched), "units of the gallery")
     elif gallery_units is not None:
         raise ValueError("gallery_units need a gallery")
-    self_indices = find_self_indices(len(classes), ids, None if gallery is None else len(items.gallery), gallery_ids)
-    relevance = relevance_of(classes, searched_classes, self_indices, rules)
-    searched_units = members if searched_members is None else searched_members
+    self_indices = find_self_indices(len(queries), ids, None if gallery is None else len(searched), gallery_ids)
+    relevance = relevance_of(classes, None if gallery is None else searched.labels, self_indices, rules)
     divided = find_divided_class(
         np.concatenate([classes, relevance.gallery_labels]), np.concatenate([members, searched_units])
     )
@@ -165,9 +166,10 @@ def left_out_means(  # noqa: PLR0913 - as left_out_recall
     ends = np.searchsorted(searched_units[by_unit], names, "right")  # (U,) of each unit, which may have no item
     sums: list[FloatArray] = []
     changes: list[FloatArray] = []
-    with full_precision(items.queries.device):
-        for block, similarities in similarity_blocks(items, relevance):
-            counts = _counts(similarities, relevance[block], items.windows[block], by_unit, ends)
+    with full_precision(queries.device):
+        search = replace(prepare_search(queries, searched, relevance, similarity), in_order=searched.on_disk)
+        for block, similarities, windows in _blocks(search):
+            counts = _counts(similarities, relevance[block], windows, by_unit, ends)
             for m, row in enumerate(values(counts.ranks) * counted[block]):
                 if m == len(sums):
                     sums.append(np.zeros(len(names)))
@@ -177,6 +179,21 @@ def left_out_means(  # noqa: PLR0913 - as left_out_recall
             for change, gain in zip(changes, gains, strict=True):
                 np.add.at(change, cells, gain)
     return _parts(np.array(sums), np.array(changes), np.bincount(places[counted], minlength=len(names)))
+
+
+def _blocks(search: Search) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Some queries (B,), their (B, G) float64 similarities, of which excluded ones are at -inf, and their windows."""
+    from layerprobe.ranking.search import CELLS  # which imports torch
+
+    step, count = queries_at_once(len(search.gallery)), len(search.queries)
+    size = step * max(1, CELLS // (step * len(search.gallery)))
+    for part, queries, similarities, _ in search.blocks_of_pairs(
+        slice(start, min(start + size, count)) for start in range(0, count, size)
+    ):
+        for start in range(part.start, part.stop, step):
+            block = slice(start, min(start + step, part.stop))
+            rows = slice(start - part.start, block.stop - part.start)
+            yield block, similarities[rows], search.form.windows(queries[rows])
 
 
 def _parts(sums: FloatArray, changes: FloatArray, counts: IntArray) -> FloatArray:

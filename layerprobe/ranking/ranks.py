@@ -131,14 +131,14 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
     if previous_ranks is not None and len(previous_ranks) != len(queries):
         raise ValueError(f"previous_ranks: ranks of {len(previous_ranks)} queries, not {len(queries)}")
     with full_precision(queries.device):
-        search = _prepare_search(queries, searched, relevance, similarity, group)
+        search = prepare_search(queries, searched, relevance, similarity, group)
         search = replace(search, further=not isinstance(resolve, RecallAlone))
         if previous_ranks is not None:
             return _complete_ranks(search, previous_ranks, ks, memory)
         return _ranks(_counts(search, ks, memory), search.form.zeros)
 
 
-def _prepare_search(
+def prepare_search(
     queries: Items, gallery: Items, relevance: Relevance, similarity: Similarity, group: ProcessGroup | None = None
 ) -> Search:
     """The search of queries in a gallery, which is the same object where they are searched among themselves."""
@@ -169,7 +169,7 @@ def positive_levels(retrieval: Retrieval) -> Iterator[Levels]:
         gallery = items_of(retrieval.gallery, retrieval.gallery_labels, "gallery", retrieval.similarity)
     relevance = relevance_of(retrieval.labels, retrieval.gallery_labels, retrieval.own, retrieval.rules)
     with full_precision(queries.device):
-        search = _prepare_search(queries, gallery, relevance, retrieval.similarity)
+        search = prepare_search(queries, gallery, relevance, retrieval.similarity)
         for rows in _level_parts(
             relevance.counts()[0], rows_at_once(queries, search.form.dim, retrieval.memory), len(gallery)
         ):

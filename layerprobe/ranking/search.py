@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -72,8 +72,8 @@ _ROWS_BEFORE_ALL = 64
 _NUMBERS_HELD_ON_A_GPU = 2**25
 # The exact count takes so many queries at a time, to limit the rounded rows in memory.
 _QUERIES_AT_ONCE = 2**14
-# Where classes are sets of labels, so many similarities are held at once: 64 MiB.
-_CELLS = 2**23
+# Where every pair is computed in float64, so many similarities are held at once: 64 MiB.
+CELLS = 2**23
 
 
 def _spread(size: int, count: int) -> NDArray[np.intp]:
@@ -149,7 +149,7 @@ class Search:
     def _counts_of_pairs(self) -> Tensor:
         """The counts from every pair in float64: rows that are sorted by class do not have the right items together."""
         counts = np.zeros((4, len(self.queries)), np.int64)
-        for rows, queries, similarities, right in self._blocks_of_pairs(self.team.share):
+        for rows, queries, similarities, right in self.blocks_of_pairs(self._parts_of_pairs[self.team.share]):
             nearest = torch.where(right, similarities, -torch.inf).amax(1, keepdim=True)
             window = self.form.windows(queries)[:, None]
             above = similarities > nearest + window  # no right item; of a lone query all that are there
@@ -159,13 +159,20 @@ class Search:
             counts[:, rows] = [np.count_nonzero(kind.cpu().numpy(), axis=1) for kind in kinds]
         return self.team.total(torch.from_numpy(counts).to(self.form.origin.device))
 
-    def _blocks_of_pairs(self, share: slice = slice(None)) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+    @property
+    def _parts_of_pairs(self) -> list[slice]:
+        return cuts(len(self.queries), max(1, CELLS // len(self.gallery)))
+
+    def blocks_of_pairs(self, parts: Iterable[slice]) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
         """Some queries, their vectors, and their float64 similarities to all items, of which some are right.
 
         Excluded items are at -inf.
+
+        Args:
+            parts: the queries that are in memory at once, with about `CELLS` similarities.
         """
         held = None if self.in_order else [self.form.vectors(block) for block in self.gallery.blocks()]
-        for rows in cuts(len(self.queries), max(1, _CELLS // len(self.gallery)))[share]:
+        for rows in parts:
             queries, relevance = self.form.vectors(self.queries.take(rows)), self.relevance[rows]
             blocks = held or (self.form.vectors(block) for block in self.gallery.blocks())
             similarities = torch.cat([self.form.similarities(queries, block) for block in blocks], 1)
@@ -204,14 +211,14 @@ class Search:
     def _levels_of_pairs(self) -> Levels:
         """The same from every pair in float64."""
         places, positives = [], []
-        for rows, _, similarities, right in self._blocks_of_pairs():
+        for rows, _, similarities, right in self.blocks_of_pairs(self._parts_of_pairs):
             right &= similarities.isfinite()
             places.append(right.nonzero()[:, 0] + rows.start)
             positives.append(similarities[right])
         chosen = self._chosen(self.queries, np.arange(len(self.queries)))
         found = torch.cat(places), torch.cat(positives)
         counter = count_levels(*found, chosen, self._windows(chosen), self.form, len(self.gallery))
-        for rows, _, similarities, right in self._blocks_of_pairs():
+        for rows, _, similarities, right in self.blocks_of_pairs(self._parts_of_pairs):
             wrong = ~right & similarities.isfinite()
             counter.count(wrong.nonzero()[:, 0] + rows.start, similarities[wrong])
         return counter.counts()

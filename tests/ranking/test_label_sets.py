@@ -43,7 +43,7 @@ def test_counts_equal_a_loop_over_pairs(similarity: Similarity) -> None:
 def test_disk_and_small_blocks_give_the_counts_of_a_loop(
     similarity: Similarity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "_CELLS", 100)
+    monkeypatch.setattr(search, "CELLS", 100)
     monkeypatch.setattr(relevance, "_CELLS", 100)
     for seed in range(1000, 1005):
         made = with_labels(seed, similarity, 70)

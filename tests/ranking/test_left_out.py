@@ -8,11 +8,12 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe.metrics.precision import reciprocal_ranks
-from layerprobe.ranking import nearest_positive_ranks, vectors
+from layerprobe.ranking import items, nearest_positive_ranks, search, vectors
 from layerprobe.ranking.left_out import find_divided_class, left_out_means, left_out_recall
 from layerprobe.system.errors import DataError, NotFiniteError
 from layerprobe.values.retrieval import Ranks, SearchRules, Similarity
 from tests.ranking.conftest import KINDS, make
+from tests.ranking.test_levels import OnDisk
 
 Array = NDArray[np.float64]
 KS = (1, 2, 5)
@@ -46,6 +47,23 @@ def test_without_a_unit_is_as_if_the_rest_were_ranked(
     assert found == pytest.approx(ranked_again(features, labels, units, similarity), abs=1e-12)
     recalls = left_out_recall(features, labels, units, ks=KS, similarity=similarity)
     assert recalls == pytest.approx(parts[:3], abs=1e-12)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+def test_features_on_disk_give_the_same_table(similarity: Similarity, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectors, "_BLOCK", 300)
+    monkeypatch.setattr(search, "CELLS", 900)  # three blocks of a few queries
+    monkeypatch.setattr(items, "BLOCK_ROWS", 7)
+    rng = np.random.default_rng(3)
+    labels, searched = rng.integers(6, size=25), rng.integers(8, size=60)
+    features, gallery = (rng.integers(-2, 3, (count, 3)).astype(np.float32) for count in (25, 60))
+
+    def table(on: Any, of: Any = None) -> Array:
+        both = {} if of is None else {"gallery": on(of), "gallery_labels": searched, "gallery_units": searched}
+        return left_out_means(on(features), labels, labels, values=hits_and_reciprocals, similarity=similarity, **both)
+
+    for other in (None, gallery):
+        assert np.array_equal(table(OnDisk, other), table(np.asarray, other))
 
 
 def test_bits_are_counted_too() -> None:

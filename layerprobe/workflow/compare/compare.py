@@ -64,7 +64,8 @@ def compare(request: CompareRequest) -> list[Comparison]:
     a, b = open_ranked_split(run_a, reference_a.epoch, split), open_ranked_split(run_b, reference_b.epoch, split)
     require_same_queries(require_any_right_item(a), b)
     if not request.seeds:
-        return compare_layers([(a, b)], pair_layers((a, reference_a), (b, reference_b)), request.metric, kind)
+        pairs = pair_layers((a, reference_a), (b, reference_b))
+        return compare_layers([(a, b)], pairs, request.metric, kind, memory=request.memory)
     trainings = pair_trainings(request.cache, run_a, run_b, (reference_a.epoch, reference_b.epoch))
     splits = [(open_ranked_split(x, a.epoch, split), open_ranked_split(y, b.epoch, split)) for x, y in trainings.pairs]
     for split_a, split_b in splits:
@@ -75,16 +76,17 @@ def compare(request: CompareRequest) -> list[Comparison]:
     if absent := [(training, ranked) for training, ranked in layers if not training.ranked_as(ranked)]:
         name = reference_text(absent[0][0].subject(absent[0][1]))
         raise RecipeError(f"{name} is not ranked on the {split} split", fix=probe_layers_fix(absent))
-    return compare_layers(splits, pairs, request.metric, kind, trainings=trainings)
+    return compare_layers(splits, pairs, request.metric, kind, trainings=trainings, memory=request.memory)
 
 
-def compare_layers(
+def compare_layers(  # noqa: PLR0913 - the layers, the measure and the memory
     splits: Sequence[SplitPair],
     pairs: Sequence[Pair],
     metric: str,
     kind: IntervalKind = IntervalKind(),  # noqa: B008 - it is frozen
     *,
     trainings: Trainings | None = None,
+    memory: int | None = None,
 ) -> list[Comparison]:
     """Compare layers of one split with layers of another, on the mean over trainings if there are several.
 
@@ -92,6 +94,7 @@ def compare_layers(
         splits: of each training, on the same queries.
         pairs: at least one.
         trainings: None for those of one experiment, none of them skipped, with the layers named by the first.
+        memory: bytes of features above which they stay on disk, for intervals over new classes; None: none do.
     """
     a, b = splits[0]
     if trainings is not None:
@@ -102,7 +105,7 @@ def compare_layers(
         raise NumericError(reasons[pairs[0]], fix="Choose a layer whose features are finite")
     stored = splits[0][0].stored
     units = units_of_run(splits[0][0].run, {a.split: (stored.labels, stored.ids)}, kind.cluster)[a.split]
-    gather_pairs = partial(gather, metric=metric, kind=kind, units=units)
+    gather_pairs = partial(gather, metric=metric, kind=kind, units=units, memory=memory)
     evidence = [gather_pairs(split_pair, valid) for split_pair in splits]
     measured = dict(zip(valid, _correct_p(differences_of(evidence)), strict=True))
     before = _before_training(splits, valid, evidence, gather_pairs)
@@ -370,14 +373,21 @@ class Evidence:
         return gained
 
 
-def gather(
-    splits: SplitPair, pairs: Sequence[Pair], metric: str, kind: IntervalKind, units: NDArray[np.int64]
+def gather(  # noqa: PLR0913 - as compare_layers
+    splits: SplitPair,
+    pairs: Sequence[Pair],
+    metric: str,
+    kind: IntervalKind,
+    units: NDArray[np.int64],
+    *,
+    memory: int | None = None,
 ) -> Evidence:
     """The values of pairs of layers.
 
     Args:
         pairs: at least one, with finite features.
         units: (Q,) the unit of each query.
+        memory: as for `compare_layers`.
     """
     layers = [(split, pair[side]) for side, split in enumerate(splits) for pair in pairs]
     first_values, second_values = np.split(np.array(metric_values_of(layers, metric)), 2)
@@ -388,7 +398,7 @@ def gather(
     if kind.estimand == "redraw":
         from layerprobe.workflow.compare.redraw import left_out_differences  # it imports torch
 
-        left_out = left_out_differences(*splits, pairs, metric, kind.cluster)
+        left_out = left_out_differences(*splits, pairs, metric, kind.cluster, memory=memory)
     return Evidence(np.stack(means, axis=1), unit_sums(query_differences, units), left_out)
 
 

@@ -26,23 +26,26 @@ from layerprobe.workflow.run.references import RankedSplit, layer_flags, mean_of
 from layerprobe.workflow.run.units import require_redrawable, units_of_splits
 
 
-def left_out_differences(
+def left_out_differences(  # noqa: PLR0913 - the layers, the measure and the memory
     a: RankedSplit,
     b: RankedSplit,
     pairs: Sequence[tuple[RankedLayer, RankedLayer]],
     metric: str,
     cluster: str | None,
+    *,
+    memory: int | None = None,
 ) -> FloatArray:
     """(C, U, U) contributions of the queries of each unit to the differences of pairs without each unit.
 
     Args:
         cluster: the column whose texts are the units; None for the classes.
+        memory: bytes of features above which they stay on disk; None: none do.
     """
     if (a.run, a.epoch) == (b.run, b.epoch):
-        tables = LeftOutMetrics(a, cluster).tables(dict.fromkeys(x for pair in pairs for x in pair), metric)
+        tables = LeftOutMetrics(a, cluster, memory).tables(dict.fromkeys(x for pair in pairs for x in pair), metric)
         return np.stack([tables[x] - tables[y] for x, y in pairs])
-    tables_a = LeftOutMetrics(a, cluster).tables(dict.fromkeys(x for x, _ in pairs), metric)
-    tables_b = LeftOutMetrics(b, cluster).tables(dict.fromkeys(y for _, y in pairs), metric)
+    tables_a = LeftOutMetrics(a, cluster, memory).tables(dict.fromkeys(x for x, _ in pairs), metric)
+    tables_b = LeftOutMetrics(b, cluster, memory).tables(dict.fromkeys(y for _, y in pairs), metric)
     return np.stack([tables_a[x] - tables_b[y] for x, y in pairs])
 
 
@@ -52,10 +55,12 @@ class LeftOutMetrics:
 
     Args:
         cluster: the column whose texts are the units; None for the classes.
+        memory: as for `left_out_differences`.
     """
 
     ranked_split: RankedSplit
     cluster: str | None
+    memory: int | None = None
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -93,7 +98,8 @@ class LeftOutMetrics:
         for draw in dict.fromkeys(draw for ranked in rankings for draw in ranked_split.ranked_as(ranked)):
             for name in names:
                 self._require_stored(name, dataset.splits[name], draw)
-            with searches.reduced.opened(ranked_split.epoch, ranked_split.split, draw, None) as (queries, searched):
+            opened = searches.reduced.opened(ranked_split.epoch, ranked_split.split, draw, self.memory)
+            with opened as (queries, searched):
                 values = left_out_values(
                     queries,
                     searched,
@@ -103,6 +109,7 @@ class LeftOutMetrics:
                     metrics=measures.metrics,
                     similarity=draw.similarity,
                     rules=searches.rules(ranked_split.split),
+                    memory=self.memory,
                 )
             metric_values[draw] = values[metric]
         return {

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from layerprobe.system.options import Cluster, Flag
+from layerprobe.system.options import Cluster, Flag, Memory
 from layerprobe.values.intervals import ESTIMANDS, IntervalKind, estimand_of
 
 
@@ -27,6 +27,7 @@ class CompareRequest:
     ] = "gallery"
     cluster: Cluster = None
     seeds: Annotated[bool, Flag("Compare all trainings of both experiments, paired by seed.")] = False
+    memory: Memory = None
 
     @property
     def kind(self) -> IntervalKind:

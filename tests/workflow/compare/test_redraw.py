@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
+from layerprobe import store
 from layerprobe.measure.analysis import Features, rank
 from layerprobe.measure.redraw import groups_of
 from layerprobe.statistics.jackknife import jackknife
@@ -71,6 +72,18 @@ def test_the_interval_comes_from_leaving_each_class_out_of_queries_and_gallery(p
     assert found.difference.low is not None
     unlike = "pool5.3@max and fc6: they differ in dimensions (64, 8)"
     assert found.as_json()["note"] == f"{unlike}; interval: redraw; interval over few classes: 12"
+
+
+@pytest.mark.parametrize("metric", ["R@1", "MRR", "mAP"])
+def test_layers_larger_than_the_memory_stay_on_disk_and_give_the_same_tables(
+    probed: Run, metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = open_ranked_split(probed, 0, "test")
+    layers = find_layers(place, parse_reference("tiny:*"))
+    expected = LeftOutMetrics(place, None).tables(layers, metric)
+    monkeypatch.setattr(store.FeatureFile, "read", None)  # a layer whole
+    tables = LeftOutMetrics(place, None, memory=1).tables(layers, metric)
+    assert all((tables[layer] == expected[layer]).all() for layer in layers)
 
 
 def test_two_trainings_share_the_units(probed: Run, request_for: Callable[..., TrainRequest]) -> None:
