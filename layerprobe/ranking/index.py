@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.ranking.faiss_search import import_faiss
-from layerprobe.ranking.vectors import comparable, tensor_of
+from layerprobe.ranking.items import BLOCK_ROWS, unlabelled_items
+from layerprobe.ranking.vectors import form_of
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError
 from layerprobe.system.files import require_file, require_replaceable, sha256, written_whole
 from layerprobe.values.costs import KINDS, IndexKind
@@ -25,6 +26,8 @@ from layerprobe.values.retrieval import SIMILARITIES, Similarity
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from layerprobe.ranking.items import Table
 
 SCHEMA = 1
 INDEX_FILE, LISTING_FILE = "index.faiss", "index.json"
@@ -41,6 +44,8 @@ _VECTORS = {
 _PER_LIST, _PER_CODEWORD = 39, 4
 _MOST_PARTS = 64
 _SEED = 0
+# Vectors that are added to an index at once: as many as faiss encodes at once.
+_ADDED = 2**15
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +90,7 @@ class Index:
 
 
 def build_index(
-    features: ArrayLike | Tensor,
+    features: ArrayLike | Tensor | Table,
     kind: IndexKind = "flat",
     *,
     similarity: Similarity = "cosine",
@@ -100,7 +105,8 @@ def build_index(
     - `hnsw`: a graph with 32 links a vector, 16 below 64 dimensions (Malkov & Yashunin, TPAMI 2020; IndexHNSWFlat).
 
     Args:
-        features: (N, D), any real type; for hamming uint8 of packed bits, 8 dimensions a byte.
+        features: (N, D), any real type; for hamming uint8 of packed bits, 8 dimensions a byte. On disk, they are read
+            in blocks; the index holds them as float32, or ivfpq their codes, and hnsw takes all at once.
         similarity: cosine (inner product of unit vectors; a zero vector stays zero), dot, euclidean, or hamming, which
             only flat has.
         training: (M, D) features of other images, on which ivfpq is trained; nothing else needs them.
@@ -118,11 +124,11 @@ def build_index(
     if similarity == "hamming" and kind != "flat":
         problem = f"an index {kind} holds float vectors, and binary codes are bits"
         raise LayerprobeError(problem, fix="Take flat, which compares bits, or a layer without binary")
-    vectors = vectors_of(features, similarity)
-    count, dim = vectors.shape
+    blocks, (count, dim) = _vector_blocks(features, similarity), np.shape(features)
     if similarity == "hamming":
         index = faiss.IndexBinaryFlat(8 * dim)
-        index.add(vectors)
+        for block in blocks:
+            index.add(block)
         return Index(index, kind, similarity, {})
     metric = faiss.METRIC_L2 if similarity == "euclidean" else faiss.METRIC_INNER_PRODUCT
     parameters: Mapping[str, int] = {}
@@ -139,7 +145,8 @@ def build_index(
             trained = _training(training, similarity, dim)
             parameters = ivfpq_parameters(count, dim, len(trained))
             index = _train_ivfpq(faiss, trained, metric, parameters)
-        index.add(vectors)
+        for block in [np.concatenate(list(blocks))] if kind == "hnsw" else blocks:  # a graph depends on what is added
+            index.add(block)
     return Index(index, kind, similarity, parameters)
 
 
@@ -185,7 +192,7 @@ def _train_ivfpq(faiss: Any, training: NDArray[Any], metric: int, parameters: Ma
 
 def write_index(  # noqa: PLR0913 - the public signature
     folder: Path,
-    features: ArrayLike | Tensor,
+    features: ArrayLike | Tensor | Table,
     ids: Sequence[str],
     *,
     kind: IndexKind = "flat",
@@ -318,19 +325,28 @@ def _read_listing(path: Path) -> dict[str, Any]:
     return about
 
 
-def vectors_of(features: ArrayLike | Tensor, similarity: Similarity) -> NDArray[Any]:
+def vectors_of(features: ArrayLike | Tensor | Table, similarity: Similarity) -> NDArray[Any]:
     """(N, D) float32 or (N, ceil(D / 8)) uint8 as an index holds them, and as its queries must be.
 
     Raises:
         NumericError: a row holds NaN, Inf or what float32 cannot hold; with the number of rows.
         ValueError: another shape or type, or an unknown similarity.
     """
-    rows = tensor_of(features)
-    prepared = comparable(rows, similarity=similarity)
-    if similarity == "hamming":
-        return np.ascontiguousarray(rows.cpu().numpy())
-    vectors = (prepared.gallery if similarity == "cosine" else rows).float()
-    beyond = int((~vectors.isfinite()).any(1).sum())
+    return np.concatenate(list(_vector_blocks(features, similarity)))
+
+
+def _vector_blocks(features: ArrayLike | Tensor | Table, similarity: Similarity) -> Iterator[NDArray[Any]]:
+    """The rows of `vectors_of`, so many at a time as are added to an index at once."""
+    items = unlabelled_items(features, "features", similarity)
+    form, beyond = form_of(items, items, similarity), 0
+    for start in range(0, len(items), _ADDED):
+        parts = []
+        for first in range(start, min(start + _ADDED, len(items)), BLOCK_ROWS):
+            rows = items.take(slice(first, first + BLOCK_ROWS))
+            if similarity != "hamming":
+                rows = (form.vectors(rows) if similarity == "cosine" else rows).float()
+                beyond += int((~rows.isfinite()).any(1).sum())
+            parts.append(rows.cpu().numpy())
+        yield np.concatenate(parts)
     if beyond:
-        raise NumericError(f"{beyond} of {len(vectors)} feature rows leave the range of float32")
-    return np.ascontiguousarray(vectors.cpu().numpy())
+        raise NumericError(f"{beyond} of {len(items)} feature rows leave the range of float32")

@@ -145,7 +145,7 @@ def items_of(features: ArrayLike | Tensor | Table, labels: Any, name: str, simil
     return Items(rows, label_array(labels, len(rows), name))
 
 
-def unlabelled_items(features: ArrayLike | Tensor, name: str, similarity: Similarity) -> Items:
+def unlabelled_items(features: ArrayLike | Tensor | Table, name: str, similarity: Similarity) -> Items:
     """As `items_of`, where no label matters."""
     return items_of(features, np.zeros(np.shape(features)[:1], np.int64), name, similarity)
 

@@ -12,12 +12,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from layerprobe.ranking import load_index, nearest_neighbours, write_index
+from layerprobe.ranking import index, load_index, nearest_neighbours, write_index
 from layerprobe.ranking.index import build_index, ivfpq_parameters
 from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError, NumericError
 from layerprobe.system.files import sha256
 from layerprobe.values.costs import IndexKind
 from tests.no_files import NO_FILES, identity
+from tests.ranking.test_levels import OnDisk
 
 IDS = ["bird/ä.jpg", "bird/b.jpg", "car/c d.jpg"]
 FEATURES = np.array([[3.0, 4], [0, 2], [1, 0]])
@@ -54,6 +55,16 @@ def test_the_other_similarities_keep_the_features_as_they_are(
     write_index(tmp_path, torch.from_numpy(FEATURES), IDS, similarity=similarity)
     found, places = faiss.read_index(str(tmp_path / "index.faiss")).search(np.array([query], np.float32), 3)
     assert (places[0].tolist(), found[0].tolist()) == (best, values)
+
+
+@pytest.mark.parametrize("kind", ["flat", "ivfpq", "hnsw"])
+def test_features_on_disk_give_the_same_index(kind: IndexKind, faiss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "BLOCK_ROWS", 32)
+    monkeypatch.setattr(index, "_ADDED", 64)
+    features = np.random.default_rng(0).normal(size=(200, 8))
+    made = [build_index(rows, kind, training=features) for rows in (features, OnDisk(features))]
+    assert len(made[1]) == 200
+    assert len({faiss.serialize_index(each.faiss).tobytes() for each in made}) == 1
 
 
 def test_packed_bits_are_a_binary_index(tmp_path: Path, faiss: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import cast
 
@@ -46,13 +47,22 @@ def measure_indexes(run: Run, choice: Choice, kinds: tuple[IndexKind, ...], devi
     return _measure_costs(searched, notes, kinds, f"{run.name}#{epoch}:{ranked}" if run.name else str(ranked), choice)
 
 
-def read_searched(
-    run: Run, epoch: int, ranked: RankedLayer, chosen_on: str, device: torch.device
+def read_searched(  # noqa: PLR0913 - the layer, and where its features are
+    run: Run,
+    epoch: int,
+    ranked: RankedLayer,
+    chosen_on: str,
+    device: torch.device,
+    *,
+    memory: int | None = None,
+    stack: contextlib.ExitStack | None = None,
 ) -> tuple[Searched, tuple[str, ...]]:
     """A layer's stored features of test, and those that an index of them is trained on; with notes on both.
 
     Args:
         chosen_on: the split on which the layer was chosen, which trains an index unless it is test.
+        memory: bytes of features of test above which they stay on disk; None: none do.
+        stack: closes what these are read from then.
 
     Raises:
         DataError: features are gone.
@@ -64,10 +74,10 @@ def read_searched(
         raise RecipeError(message, fix=f"Name one of them, such as --layers {draws[0]}")
     record = run.read()
     fitted_on = FITTED_ON if FITTED_ON in record.manifests else chosen_on
-    search = StoredSearch(run, epoch, "test", device, fitted_on)
+    search = StoredSearch(run, epoch, "test", device, fitted_on, memory=memory)
     raw = replace(ranked, reduction=NO_REDUCTION, similarity=record.similarity)
     search.require_stored(ranked if fitted_on == FITTED_ON else raw)
-    queries, gallery = search.features(ranked)
+    queries, gallery = search.features(ranked) if stack is None else stack.enter_context(search.opened(ranked))
     split = _find_training_split(chosen_on, record)
     training = None if split is None else search.features_of(split, ranked).values
     notes: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from layerprobe.data.transforms import Framing, in_grey
 from layerprobe.encoder.agreement import CheckSamples
 from layerprobe.encoder.fitted_map import with_ends
 from layerprobe.encoder.graph import Parts
+from layerprobe.measure.index_costs import Searched
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.reductions.chain import parse_chain
@@ -168,14 +169,14 @@ def layer_to_export(run: Run, request: ExportRequest, listener: Listener) -> Lay
     require_exportable(run.read(), run, request)
     if request.layer is not None:
         return resolve_layer(run, request.layer, request)
-    choice = _find_choice(run, request.epoch, listener)
+    choice = _find_choice(run, request, listener)
     listener.say(f"{run.name}: {advice_text(choice)}")
     return layer_of_choice(choice, [run])
 
 
-def _find_choice(run: Run, epoch: int | None, listener: Listener) -> Choice:
+def _find_choice(run: Run, exporting: ExportRequest, listener: Listener) -> Choice:
     """The stored choice, at that epoch if one is named; else that of `choose`, which stores it without an epoch."""
-    stored = stored_choice(run)
+    stored, epoch = stored_choice(run), exporting.epoch
     if stored is not None and epoch in (None, stored.choice.ship.epoch):
         listener.say(taken_text(run, stored.choice, "the stored choice"))
         return stored.choice
@@ -185,12 +186,12 @@ def _find_choice(run: Run, epoch: int | None, listener: Listener) -> Choice:
     from layerprobe.workflow.choose.request import ChooseRequest
 
     if epoch is None:
-        choice = choose_once([run], ChooseRequest(), listener)
+        choice = choose_once([run], ChooseRequest(memory=exporting.memory), listener)
         listener.say(taken_text(run, choice, f"as {run.command('choose')} says"))
         return choice
     if stored is None:
         stored_choice(run, listener.say)
-    request = ChooseRequest(str(epoch))
+    request = ChooseRequest(str(epoch), memory=exporting.memory)
     choice = choose_runs([run], request, listener, whitened_of([run], request, listener))
     command = run.command("choose", "--epochs", str(epoch))
     listener.say(taken_text(run, choice, f"as {command} says; it is not stored"))
@@ -221,38 +222,47 @@ def export_run(layer: LayerOfRun, request: ExportRequest, listener: Listener) ->
     run, record, epoch, ranked = layer.run, layer.run.read(), layer.epoch, layer.ranked
     require_exportable(record, run, request)
     _require_stored(layer, record)
-    searched = None
-    if request.index is not None:
-        from layerprobe.workflow.choose.indexed_layer import read_searched
+    with contextlib.ExitStack() as stack:  # features on disk stay open
+        searched = _read_searched(layer, request, listener, stack)
+        opened = None
+        if request.with_network:
+            require_kept(run, record, epoch)
+            opened = open_for_probing(run, ProbeRequest(model=request.model, device="cpu"))
+            load_net(run, epoch, opened.net)
+        finish, fitted_on = _fit_map(layer, record, opened)
+        parts = None if opened is None else _network_parts(opened, ranked, finish)
+        name = str(ranked) if ranked.similarity in (record.similarity, "hamming") else ranked.full_name
+        exported = Exported(
+            f"{run.name}#{epoch}:{name}",
+            str(record.net.get("name", "python")),
+            ranked,
+            fitted_on,
+            finish,
+            _read_samples(layer, opened, parts, finish),
+            run=run.name,
+            epoch=epoch,
+            parts=parts,
+            how=None if opened is None else image_input(opened.recipe, opened.net),
+            searched=searched,
+        )
+        return write(exported, request, listener)
 
-        trained_on = "test"
-        with contextlib.suppress(RecipeError):
-            trained_on = split_to_choose_on(run, record, [epoch])
-        searched, notes = read_searched(run, epoch, ranked, trained_on, _CPU)
-        for note in notes:
-            listener.say(note)
-    opened = None
-    if request.with_network:
-        require_kept(run, record, epoch)
-        opened = open_for_probing(run, ProbeRequest(model=request.model, device="cpu"))
-        load_net(run, epoch, opened.net)
-    finish, fitted_on = _fit_map(layer, record, opened)
-    parts = None if opened is None else _network_parts(opened, ranked, finish)
-    name = str(ranked) if ranked.similarity in (record.similarity, "hamming") else ranked.full_name
-    exported = Exported(
-        f"{run.name}#{epoch}:{name}",
-        str(record.net.get("name", "python")),
-        ranked,
-        fitted_on,
-        finish,
-        _read_samples(layer, opened, parts, finish),
-        run=run.name,
-        epoch=epoch,
-        parts=parts,
-        how=None if opened is None else image_input(opened.recipe, opened.net),
-        searched=searched,
-    )
-    return write(exported, request, listener)
+
+def _read_searched(
+    layer: LayerOfRun, request: ExportRequest, listener: Listener, stack: contextlib.ExitStack
+) -> Searched | None:
+    """The features of the requested index; None where none is."""
+    if request.index is None:
+        return None
+    from layerprobe.workflow.choose.indexed_layer import read_searched
+
+    run, epoch, trained_on = layer.run, layer.epoch, "test"
+    with contextlib.suppress(RecipeError):
+        trained_on = split_to_choose_on(run, run.read(), [epoch])
+    searched, notes = read_searched(run, epoch, layer.ranked, trained_on, _CPU, memory=request.memory, stack=stack)
+    for note in notes:
+        listener.say(note)
+    return searched
 
 
 def _require_stored(layer: LayerOfRun, record: RunRecord) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from layerprobe.system.errors import EnvironmentFault, LayerprobeError, UnknownNameError
 from layerprobe.system.files import put_back, require_writable
-from layerprobe.system.options import Flag, RunModel, split_names
+from layerprobe.system.options import Flag, Memory, RunModel, split_names
 from layerprobe.values.costs import IndexKind, index_kinds
 
 NPZ, PT2, ONNX = FORMATS = ("npz", "pt2", "onnx")
@@ -20,6 +20,7 @@ class ExportRequest:
 
     Args:
         out: the folder to make.
+        memory: bytes that features may take while they are read; an index holds its own vectors or codes in memory.
     """
 
     out: Path
@@ -43,6 +44,7 @@ class ExportRequest:
             parse=lambda text: index_kinds([text])[0],
         ),
     ] = None
+    memory: Memory = None
 
     @property
     def with_network(self) -> bool:

@@ -19,7 +19,7 @@ from PIL import Image
 from sklearn.decomposition import PCA
 
 from benchmarks.service import png, saved
-from layerprobe import load_encoder
+from layerprobe import load_encoder, store
 from layerprobe.data.images import read_image as read_as_probe
 from layerprobe.data.loading import plain_batches
 from layerprobe.encoder import example
@@ -179,6 +179,17 @@ def test_an_index_holds_the_vectors_that_the_encoder_gives(probed: Run, faiss: N
     (written.folder / "index.json").write_text("{}")
     with pytest.raises(DataError, match=r"index\.json: has changed"):
         load_encoder(written.folder)
+
+
+def test_an_index_is_the_same_of_features_on_disk(
+    probed: Run, faiss: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = ExportRequest(tmp_path / "a", ("npz",), layer=f"c3/{HALF_WHITENED}", index="flat")
+    made = [export_run(layer_to_export(probed, request, Silent()), request, Silent())]
+    monkeypatch.setattr(store.FeatureFile, "read", None)  # a layer whole
+    request = replace(request, out=tmp_path / "b", memory=1)
+    made.append(export_run(layer_to_export(probed, request, Silent()), request, Silent()))
+    assert len({(written.folder / "index.faiss").read_bytes() for written in made}) == 1
 
 
 def test_an_index_that_cannot_be_built_is_refused_before_the_network_is_recorded(
