@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,7 +74,7 @@ def test_a_probe_that_names_the_other_type_computes_them_again(run: Run) -> None
 
 @pytest.mark.parametrize("changed", [{"store": "float16"}, {"precision": "bfloat16"}])
 def test_another_type_of_some_layers_is_refused_before_the_others_are_removed(
-    run: Run, changed: Mapping[str, str]
+    run: Run, changed: dict[str, Any]
 ) -> None:
     request = replace(REQUEST, metrics=())
     probe(run, replace(request, layers=("fc6", "pool5.3")), Silent())
