@@ -150,17 +150,18 @@ def _read_contents(listed: _ListedFiles, tables: Path, listener: Listener | None
     records, unread = _known_contents(listed, tables)
     table, files = table_of(listed.files.origin, tables), listed.files
     unread = np.array(sorted(unread.tolist(), key=listed.names.__getitem__), np.intp)
-    read = _FileReader(files, [listed.names[row] for row in unread.tolist()])
+    read = _FileReader(replace(files, names=(), boxes=None, stamps=None))
     shared = workers > 0 and len(unread) > _ALONE
     size = _BATCH if shared else 1
     batches = [np.arange(start, min(start + size, len(unread))) for start in range(0, len(unread), size)]
-    results: Iterable[Records] = map(read, batches)
+    named = ([listed.names[row] for row in unread[rows].tolist()] for rows in batches)
+    results: Iterable[Records] = map(read, named)
     if shared:
         from layerprobe.data.loading import (
             in_order,  # it imports torch, which a probe with nothing to read does without
         )
 
-        results = in_order(read, batches, workers)
+        results = in_order(read, named, workers)
     with contextlib.closing(_kept(results, table, "hashing", len(unread), listener)) as kept:
         for rows, contents in zip(batches, kept, strict=True):
             # The stamp is older than the content: a file that changes meanwhile is read again the next time.
@@ -232,15 +233,14 @@ def _stamps(files: Files) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class _FileReader:
-    """Indices of some files -> what these hold; a copy is sent to every worker."""
+    """Names of some files -> what these hold; a copy is sent to every worker, and with each batch its names."""
 
     files: Files
-    names: Sequence[str]
 
-    def __call__(self, indices: NDArray[np.int64]) -> Records:
-        records = np.zeros(len(indices), RECORD)
-        for record, index in enumerate(indices.tolist()):
-            digest, kinds = _of_file(self.files.file(self.names[index]))
+    def __call__(self, names: Sequence[str]) -> Records:
+        records = np.zeros(len(names), RECORD)
+        for record, name in enumerate(names):
+            digest, kinds = _of_file(self.files.file(name))
             records[record]["digest"] = np.frombuffer(digest, np.int64)
             records[record]["rules"] = sum(1 << _KINDS.index(kind) for kind in kinds)
         return records

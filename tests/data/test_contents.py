@@ -3,7 +3,9 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import pickle
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +13,9 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from layerprobe.data import contents
+from layerprobe.data import contents, loading
 from layerprobe.data.contents import pending_reads, table_of, with_digests
-from layerprobe.data.hash_table import RECORD, append_records, last_of_each, read_records
+from layerprobe.data.hash_table import RECORD, Records, append_records, last_of_each, read_records
 from layerprobe.data.image_files import Files
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError
@@ -155,6 +157,28 @@ def test_worker_processes_give_the_same_hashes(root: Path, tmp_path: Path, monke
     assert found == [blake(name.encode()) for name in names]
     assert steps == [64, 64, 22]
     assert sorted(stored(table_of(root, tmp_path))) == sorted(found)
+
+
+def test_workers_get_the_names_of_their_batches_alone(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches, sent = list[list[str]](), list[bytes]()
+
+    def here(
+        read: Callable[[Sequence[str]], Records], keys: Iterable[Sequence[str]], workers: int
+    ) -> Iterator[Records]:
+        assert workers == 2
+        sent.append(pickle.dumps(read))
+        for names in keys:
+            batches.append([*names])
+            yield read(names)
+
+    monkeypatch.setattr(contents, "_ALONE", 1)
+    monkeypatch.setattr(contents, "_BATCH", 1)
+    monkeypatch.setattr(loading, "in_order", here)
+    with_digests(of_files(root), tmp_path, Silent(), workers=2)
+    assert batches == [["a.png"], ["b.png"]]
+    assert not any(name.encode() in sent[0] for name in NAMES)
 
 
 @pytest.mark.parametrize("seed", range(3))
