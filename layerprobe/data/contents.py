@@ -24,6 +24,7 @@ from layerprobe.data.hash_table import (
     RECORD,
     Records,
     append_records,
+    drop_replaced_records,
     hash_names,
     last_of_each,
     read_records,
@@ -168,6 +169,8 @@ def _read_contents(listed: _ListedFiles, tables: Path, listener: Listener | None
             for field in ("digest", "largest", "rules"):
                 records[field][unread[rows]] = contents[field]
             contents[:] = records[unread[rows]]
+    if listener is not None and len(unread):
+        drop_replaced_records(table, len(records))
     deep = np.flatnonzero(records["rules"] & _DEEP)
     # Where one is known to use all 16 bits, the others say nothing more.
     if listener is None or (records["largest"][deep] >= FULL_RANGE).any():

@@ -1,15 +1,17 @@
 """The table of what image files hold: records of 64 bytes, appended to a file that is read through the memory map.
 
 A record that was not written whole, or that another version of the program wrote, is passed over: of a name the last
-valid record counts. It is a cache: what it lacks is read from the images again.
+valid record counts, and the others leave the file where they are more than half of it. It is a cache: what it lacks is
+read from the images again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.system.errors import DataError
-from layerprobe.system.files import disk_faults_told, remove_leftovers, require_file
+from layerprobe.system.files import disk_faults_told, remove_leftovers, require_file, written_whole
 
 HASH_SIZE = 16  # bytes, of a name and of a content
 # `name` and `digest` are hashes. `stamp` is a file's size, and the times of its last change as programs state it and as
@@ -57,9 +59,7 @@ def append_records(table: Path, records: Records) -> None:
     records = records.copy()
     records["check"] = _checks(records)
     table.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(table.parent / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # no other process writes to the folder
+    with _alone(table.parent):
         remove_leftovers(table.parent)
         table.with_suffix(".json").unlink(missing_ok=True)  # which earlier versions wrote
         if table.exists() and not table.is_file():
@@ -68,6 +68,32 @@ def append_records(table: Path, records: Records) -> None:
             size = file.tell()
             file.truncate(size - size % RECORD.itemsize)
             file.write(records.tobytes())
+
+
+def drop_replaced_records(table: Path, files: int) -> None:
+    """Write a table again with the last record of each name alone, where these are less than half of its records.
+
+    Args:
+        files: the table has records of at least so many names: where these are half of it, nothing is read.
+    """
+    if not table.is_file() or table.stat().st_size <= 2 * files * RECORD.itemsize:
+        return
+    with _alone(table.parent):
+        records = read_records(table)
+        last = last_of_each(records, records["name"])
+        rows = np.unique(np.where(last < 0, np.arange(len(records)), last))
+        if 2 * len(rows) < len(records):
+            with written_whole(table) as aside:
+                aside.write_bytes(records[rows].tobytes())
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let no other process write to the tables of a folder inside the block."""
+    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(lock)
 

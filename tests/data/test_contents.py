@@ -126,6 +126,20 @@ def test_nothing_is_written_where_nothing_is_read(root: Path, tmp_path: Path) ->
     assert table.stat() == before
 
 
+def test_replaced_records_leave_the_table_once_they_are_more_than_half(root: Path, tmp_path: Path) -> None:
+    (root / "c.png").write_bytes(b"third")  # of another data set below the root
+    for names in (NAMES, ("c.png",)):
+        with_digests(of_files(root, names), tmp_path, Silent())
+    table, sizes = table_of(root, tmp_path), list[int]()
+    for number in range(5):
+        (root / "a.png").write_bytes(b"%d" % number)
+        dataset = with_digests(of_files(root), tmp_path, Silent())
+        sizes.append(len(stored(table)))
+        assert hashes(dataset) == [blake(b"%d" % number), blake(b"other")]
+    assert sizes == [4, 5, 6, 3, 4]
+    assert {blake(b"other"), blake(b"third")} < set(stored(table))
+
+
 def append_some(table: Path, first: int) -> None:
     for number in range(first, first + 50):
         record = np.zeros(1, RECORD)
