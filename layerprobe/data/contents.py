@@ -29,7 +29,7 @@ from layerprobe.data.hash_table import (
     last_of_each,
     read_records,
 )
-from layerprobe.data.image_files import Files, stamps_of
+from layerprobe.data.image_files import Files, RowNames, stamps_of
 from layerprobe.data.images import FULL_RANGE, GREY_16, PIL_ERRORS, ImageFile, largest_value, rules_of
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError
@@ -89,7 +89,7 @@ def pending_reads(dataset: Dataset, tables: Path) -> list[Callable[[], object]]:
             continue
         listed = _ListedFiles.of([split.image])
         _, unread = _known_contents(listed, tables)
-        reads += [partial(_of_file, split.image.file(listed.names[row])) for row in unread.tolist()]
+        reads += [partial(_of_file, split.image.file(listed.name(row))) for row in unread.tolist()]
     return reads
 
 
@@ -103,14 +103,14 @@ class _ListedFiles:
     """The files of some splits of one origin, each of them once.
 
     Args:
-        names: F of them.
+        rows: (F,) of them among the images of all the splits.
         hashes: (F, 2) of the names.
         stamps: (F, 3) of the files.
         places: (N,) for each image of the splits the file that it is in.
     """
 
-    files: Files
-    names: Sequence[str]
+    splits: Sequence[Files]
+    rows: NDArray[np.intp]
     hashes: NDArray[np.uint64]
     stamps: NDArray[np.int64]
     places: NDArray[np.intp]
@@ -118,19 +118,31 @@ class _ListedFiles:
     @staticmethod
     def of(images: Sequence[Files]) -> _ListedFiles:
         """The files of some splits, whose status is read."""
-        names = [name for image in images for name in image.names]
-        hashes = hash_names(names)
+        hashes = hash_names(name for image in images for name in image.names)
         order = np.argsort(hashes[:, 0], kind="stable")  # names that share half of the hash are listed apart
-        is_first = np.ones(len(names), bool)
+        is_first = np.ones(len(hashes), bool)
         is_first[1:] = (hashes[order][1:] != hashes[order][:-1]).any(1)
-        places = np.empty(len(names), np.intp)
+        places = np.empty(len(hashes), np.intp)
         places[order] = np.cumsum(is_first) - 1
         rows = order[is_first]
         stamps = np.concatenate([_stamps(image) for image in images])
-        once = names if len(rows) == len(names) else [names[row] for row in rows.tolist()]
-        if once is names:
-            rows = places = np.arange(len(names))
-        return _ListedFiles(images[0], once, hashes[rows], stamps[rows], places)
+        if len(rows) == len(hashes):
+            return _ListedFiles(images, np.arange(len(rows)), hashes, stamps, np.arange(len(rows)))
+        return _ListedFiles(images, rows, hashes[rows], stamps[rows], places)
+
+    @property
+    def files(self) -> Files:
+        """Those of the first split, which are read as the others are."""
+        return self.splits[0]
+
+    def name(self, place: int) -> str:
+        """The name of a file."""
+        row = int(self.rows[place])
+        for image in self.splits:
+            if row < len(image.names):
+                return image.names[row]
+            row -= len(image.names)
+        raise IndexError(place)
 
 
 def _known_contents(listed: _ListedFiles, tables: Path) -> tuple[Records, NDArray[np.intp]]:
@@ -150,12 +162,13 @@ def _read_contents(listed: _ListedFiles, tables: Path, listener: Listener | None
     """(F,) what each file holds; those that have changed are read."""
     records, unread = _known_contents(listed, tables)
     table, files = table_of(listed.files.origin, tables), listed.files
-    unread = np.array(sorted(unread.tolist(), key=listed.names.__getitem__), np.intp)
+    names = {row: listed.name(row) for row in unread.tolist()}
+    unread = np.array(sorted(names, key=names.__getitem__), np.intp)
     read = _FileReader(replace(files, names=(), boxes=None, stamps=None))
     shared = workers > 0 and len(unread) > _ALONE
     size = _BATCH if shared else 1
     batches = [np.arange(start, min(start + size, len(unread))) for start in range(0, len(unread), size)]
-    named = ([listed.names[row] for row in unread[rows].tolist()] for rows in batches)
+    named = ([names[row] for row in unread[rows].tolist()] for rows in batches)
     results: Iterable[Records] = map(read, named)
     if shared:
         from layerprobe.data.loading import (
@@ -175,8 +188,8 @@ def _read_contents(listed: _ListedFiles, tables: Path, listener: Listener | None
     # Where one is known to use all 16 bits, the others say nothing more.
     if listener is None or (records["largest"][deep] >= FULL_RANGE).any():
         return records
-    unmeasured = sorted(deep[records["rules"][deep] & _MEASURED == 0].tolist(), key=listed.names.__getitem__)
-    measured = (_measured(files.file(listed.names[row]), records[[row]]) for row in unmeasured)
+    unmeasured = sorted(deep[records["rules"][deep] & _MEASURED == 0].tolist(), key=listed.name)
+    measured = (_measured(files.file(listed.name(row)), records[[row]]) for row in unmeasured)
     with contextlib.closing(_kept(measured, table, "measuring 16-bit", len(unmeasured), listener)) as kept:
         for row, record in zip(unmeasured, kept, strict=True):
             records[row] = record[0]
@@ -227,11 +240,10 @@ def _stamps(files: Files) -> NDArray[np.int64]:
     """(N, 3) the stamp of each file."""
     if files.stamps is not None:
         return files.stamps
-    if files.column is None:
-        return stamps_of(files.root, files.names)
-    names = [name.rpartition(":")[0] for name in files.names]  # many rows of a table have one file
-    tables = {name: row for row, name in enumerate(dict.fromkeys(names))}
-    return stamps_of(files.root, tables)[[tables[name] for name in names]]
+    if isinstance(files.names, RowNames):
+        used, table = np.unique(files.names.table, return_inverse=True)
+        return stamps_of(files.root, [files.names.tables[number] for number in used.tolist()])[table]
+    return stamps_of(files.root, files.names)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,9 +6,11 @@ import array
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,45 @@ from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.data.table_images import TableImage, TarImage
 from layerprobe.system.errors import DataError
 from layerprobe.system.wording import first_named
+
+_NAMED = 4096  # names of images in tables that are made at once
+
+
+@dataclass(frozen=True, eq=False)
+class RowNames(Sequence[str]):
+    """The names of images in tables, `FILE:ROW` or `FILE:BYTE+SIZE`, each made when it is asked for.
+
+    Args:
+        tables: names of files.
+        table: (N,) index of that of each image.
+        places: (N,) its row, or (N, 2) its first byte and its size.
+    """
+
+    tables: Sequence[str]
+    table: NDArray[np.intp]
+    places: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), _NAMED):
+            rows = slice(start, start + _NAMED)
+            tables = map(self.tables.__getitem__, self.table[rows].tolist())
+            yield from map(self._text.format, tables, *self.places[rows].reshape(len(self.table[rows]), -1).T.tolist())
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            raise TypeError("names are given one at a time")
+        return self._text.format(self.tables[self.table[index]], *np.atleast_1d(self.places[index]).tolist())
+
+    @property
+    def _text(self) -> str:
+        return "{}:{:09}" if self.places.ndim == 1 else "{}:{:013}+{}"
+
+    def some(self, indices: NDArray[np.intp] | Sequence[int]) -> RowNames:
+        """Those of some indices, in their order."""
+        return replace(self, table=self.table[indices], places=self.places[indices])
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +110,13 @@ class Files:
             return TarImage(self.root / table, int(offset), int(size))
         return TableImage(self.root / table, self.column, int(row))
 
-    def some(self, indices: Sequence[int]) -> Files:
+    def some(self, indices: Sequence[int] | NDArray[np.intp]) -> Files:
         """Those of some indices, in their order."""
-        boxes = None if self.boxes is None else [self.boxes[index] for index in indices]
-        stamps = None if self.stamps is None else self.stamps[indices]
-        return replace(self, names=[self.names[index] for index in indices], boxes=boxes, stamps=stamps)
+        names, rows = self.names, np.asarray(indices, np.intp)
+        boxes = None if self.boxes is None else [self.boxes[row] for row in rows.tolist()]
+        stamps = None if self.stamps is None else self.stamps[rows]
+        names = names.some(rows) if isinstance(names, RowNames) else [names[row] for row in rows.tolist()]
+        return replace(self, names=names, boxes=boxes, stamps=stamps)
 
     def __call__(self, index: int) -> Image:
         """The index-th image."""
@@ -97,25 +140,39 @@ class ListedImages:
     labels: Sequence[str]
     columns: Mapping[str, Sequence[str]]
 
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """What its classes are called, sorted."""
+        return tuple(sorted(set(self.labels)))
+
+    @cached_property
+    def classes(self) -> NDArray[np.int64]:
+        """(N,) index of each image's class in `class_names`."""
+        numbers = {name: number for number, name in enumerate(self.class_names)}
+        return np.fromiter(map(numbers.__getitem__, self.labels), np.int64, len(self.labels))
+
     def dataset(
-        self, members: Mapping[str, Sequence[int]], fingerprints: Mapping[str, str], search_in: Mapping[str, str]
+        self,
+        members: Mapping[str, Sequence[int] | NDArray[np.intp]],
+        fingerprints: Mapping[str, str],
+        search_in: Mapping[str, str],
     ) -> Dataset:
         """The splits with the images at some places, without those that have none; classes are sorted by name."""
-        class_names = tuple(sorted(set(self.labels)))
-        numbers = {name: number for number, name in enumerate(class_names)}
         splits = {
             name: Split(
                 name=name,
-                labels=np.array([numbers[self.labels[place]] for place in places], np.int64),
-                ids=tuple(self.ids[place] for place in places),
+                labels=self.classes[places],
+                ids=tuple(map(self.ids.__getitem__, places.tolist())),
                 image=self.files.some(places),
                 fingerprint=fingerprints[name],
-                columns={column: tuple(texts[place] for place in places) for column, texts in self.columns.items()},
+                columns={
+                    column: tuple(map(texts.__getitem__, places.tolist())) for column, texts in self.columns.items()
+                },
             )
-            for name, places in members.items()
-            if places
+            for name, places in ((name, np.asarray(places, np.intp)) for name, places in members.items())
+            if len(places)
         }
-        return Dataset(splits, class_names, search_in)
+        return Dataset(splits, self.class_names, search_in)
 
 
 def image_id(name: str, box: Box | None) -> str:

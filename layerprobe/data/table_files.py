@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from layerprobe.data.image_files import leaves_folder
 from layerprobe.data.table_images import ARROW, ARROW_ERRORS, EXTRA, arrow, read_arrow, unreadable_table
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError, UnknownNameError
@@ -233,7 +236,7 @@ class ImageTable:
             any.
         of_structs: whether an image is a struct, as `datasets` has it.
         embedded: whether the files have the images' bytes; else the images are at the paths.
-        addresses: where the image of each row lies in its file, see `Files.file`; empty: by the row in it.
+        places: (N, 2) the first byte and the size of each image in its file; None: they lie in the rows of tables.
     """
 
     files: Sequence[TableFile]
@@ -244,7 +247,7 @@ class ImageTable:
     cells: Mapping[str, Sequence[Any]]
     of_structs: bool
     embedded: bool
-    addresses: Sequence[str] = ()
+    places: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return sum(self.counts)

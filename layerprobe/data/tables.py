@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe.data.image_files import (
     Files,
     ListedImages,
+    RowNames,
     fingerprint,
     leaves_folder,
     missing_message,
@@ -152,7 +154,9 @@ def _read(
         names = [_require_text(table, row, column, "split") for row in range(len(table))]
     if not names:
         raise DataError("no rows", file=root, fix="Name a table that has some")
-    rows = [row for row, name in enumerate(names) if selection.use_split in ("", name)]
+    rows: Sequence[int] = range(len(names))
+    if selection.use_split:
+        rows = [row for row in rows if names[row] == selection.use_split]
     if not rows and not any(names):
         problem = f"data.use_split = {selection.use_split}: this table has no splits"
         raise RecipeError(problem, file=root, fix="Leave it out, or name their column by data.split_column")
@@ -162,7 +166,9 @@ def _read(
     notes: tuple[str, ...] = ()
     search_in: Mapping[str, str] = {}
     if len({names[row] for row in rows}) == 1 and not any(column in table.cells for column in _DIVIDING):
-        members = _divide_by_class(root, images.labels, train_classes=train_classes, class_seed=class_seed)
+        members: Mapping[str, Sequence[int] | NDArray[np.intp]] = _divide_by_class(
+            root, images, train_classes=train_classes, class_seed=class_seed
+        )
     else:
         for key, value in (("train_classes", train_classes), ("class_seed", class_seed)):
             if value is not None:
@@ -175,17 +181,14 @@ def _read(
 
 
 def _divide_by_class(
-    root: Path, labels: Sequence[str], *, train_classes: int | None, class_seed: int | None
-) -> dict[str, list[int]]:
+    root: Path, images: ListedImages, *, train_classes: int | None, class_seed: int | None
+) -> dict[str, NDArray[np.intp]]:
     """The places of the images of the training classes, and those of the test classes."""
-    class_names = sorted(set(labels))
+    classes = len(images.class_names)
     fix = "Name a table that has more, or put all into test by --set data.train_classes=0"
-    count = count_train_classes(len(class_names), train_classes, str(root), fix=fix)
-    members = {}
-    for name, side in zip(("train", "test"), divide_classes(len(class_names), count, class_seed), strict=True):
-        of_side = {class_names[label] for label in side}
-        members[name] = [row for row, label in enumerate(labels) if label in of_side]
-    return members
+    count = count_train_classes(classes, train_classes, str(root), fix=fix)
+    sides = zip(("train", "test"), divide_classes(classes, count, class_seed), strict=True)
+    return {name: np.flatnonzero(np.isin(images.classes, side)) for name, side in sides}
 
 
 def _require_text(table: ImageTable, row: int, column: str, content: str) -> str:
@@ -205,9 +208,10 @@ def _list_images(
         names: of the split of every row of the table.
     """
     if table.embedded:
-        tables = table.of_each_row([file.path.relative_to(folder).as_posix() for file in table.files])
-        in_file = table.addresses or [f"{row:09}" for count in table.counts for row in range(count)]
-        files = Files(folder, [f"{tables[row]}:{in_file[row]}" for row in rows], column=table.image)
+        tables = [file.path.relative_to(folder).as_posix() for file in table.files]
+        places = np.concatenate([np.arange(x) for x in table.counts]) if table.places is None else table.places
+        table_of_row = np.repeat(np.arange(len(tables)), table.counts)
+        files = Files(folder, RowNames(tables, table_of_row, places).some(rows), column=table.image)
         # The paths where all have different ones, else `SPLIT/ROW`; where a split has no name `ROW`.
         cells = table.cells.get(table.image, [None] * len(table))
         ids = [str(cells[row] or "") for row in rows]
@@ -222,7 +226,7 @@ def _list_images(
     if selection.id_column:
         ids = [_require_text(table, row, selection.id_column, "id") for row in rows]
     first_row: dict[str, int] = {}
-    for row, name in zip(rows, ids, strict=True):
+    for row, name in zip(rows, ids, strict=True) if len(set(ids)) < len(ids) else ():
         if first_row.setdefault(name, row) != row:
             problem = f"{name} is in {table.where(first_row[name])} already"
             raise DataError(problem, file=table.where(row), fix="Keep one, or name another column by data.id_column")
@@ -232,7 +236,11 @@ def _list_images(
         for column, cells in table.cells.items()
         if column not in used
     }
-    labels = [_label(table, row) for row in rows]
+    label_of: dict[object, str] = {}
+    for row, cell in ((row, table.cells[table.label][row]) for row in rows):
+        if cell not in label_of:
+            label_of[cell] = _label(table, row)
+    labels = [label_of[table.cells[table.label][row]] for row in rows]
     return ListedImages(files, ids, labels, columns), fingerprint([size or 0 for size in sizes])
 
 

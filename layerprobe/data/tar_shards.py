@@ -18,6 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from layerprobe.data.image_files import missing_message, stamps_of
 from layerprobe.data.images import is_image_name
 from layerprobe.data.spec import DatasetSpec
@@ -55,13 +58,46 @@ class _Member:
         return _ending_of(self.name)
 
 
-@dataclass(frozen=True)
-class _Record:
-    """An image of a shard and what its other members say of it: the text of `cls` and `txt`, the values of `json`."""
+@dataclass(frozen=True, eq=False)
+class _Images:
+    """The images of a shard, in its order, and what its other members say of them.
 
-    key: str
-    images: Mapping[str, _Member]
-    cells: Mapping[str, Any]
+    Args:
+        keys: N of them.
+        kinds: the endings of the image files, and the names of the values, that some images have.
+        kind: (N,) of each image.
+        places: ending -> the first byte and the size of each image file that ends so, one after the other.
+        values: name -> the value of each image that has it: the text of `cls` and `txt`, those of `json`.
+    """
+
+    keys: Sequence[str]
+    kinds: Sequence[tuple[Sequence[str], Sequence[str]]]
+    kind: NDArray[np.intp]
+    places: Mapping[str, Sequence[int]]
+    values: Mapping[str, Sequence[Any]]
+
+    @staticmethod
+    def of(content: Mapping[str, Any]) -> _Images:
+        """The images as they were written."""
+        names = ("keys", "kinds", "kind", "places", "values")
+        keys, kinds, kind, places, values = (content[name] for name in names)
+        return _Images(keys, kinds, np.array(kind, np.intp), places, values)
+
+    def first(self, kind: int) -> str:
+        """The key of the first image of a kind."""
+        return self.keys[int(np.argmax(self.kind == kind))]
+
+    def rows(self, is_of: Sequence[bool]) -> NDArray[np.intp]:
+        """The rows of the images of some kinds."""
+        return np.flatnonzero(np.array(is_of, bool)[self.kind])
+
+    def cells(self, name: str) -> NDArray[np.object_]:
+        """(N,) a value of each image; None where it has none."""
+        cells = np.full(len(self.keys), None, object)
+        if name in self.values:
+            rows = self.rows([name in names for _, names in self.kinds])
+            cells[rows] = np.fromiter(self.values[name], object, len(self.values[name]))
+        return cells
 
 
 def load(  # noqa: PLR0913 - its keys of [data]
@@ -149,61 +185,101 @@ def _read_shards(
     root: Path, files: Sequence[TableFile], *, image: str, label: str, index_folder: Path | None
 ) -> ImageTable:
     """The table of the images in some shards; no image is read."""
-    by_file = [_records(file.path, _members(file.path, index_folder)) for file in files]
-    records = list(itertools.chain.from_iterable(by_file))
-    where = [file.path for file, of_file in zip(files, by_file, strict=True) for _ in of_file]
-    if not records:
+    shards = [(file.path, _images_in(file.path, index_folder)) for file in files]
+    if not any(images.keys for _, images in shards):
         raise DataError("no image lies in the shards", file=root, fix="Expected KEY.jpg beside KEY.cls, .txt or .json")
-    images = [_image_of(record, path, image) for record, path in zip(records, where, strict=True)]
+    endings = [_endings(images, path, image) for path, images in shards]
     of_labels = {label} if label else {"cls", "txt"}
-    names = dict.fromkeys(name for record in records for name in record.cells if name not in of_labels)
-    labels = [_label_of(record, path, label) for record, path in zip(records, where, strict=True)]
-    cells: dict[str, list[Any]] = {name: [record.cells.get(name) for record in records] for name in names}
+    kinds = [kind for _, images in shards for kind in images.kinds]
+    names = dict.fromkeys(name for _, of_kind in kinds for name in of_kind if name not in of_labels)
+    labels = [text for path, images in shards for text in _labels(images, path, label)]
+    cells: dict[str, list[Any]] = {
+        name: [cell for _, images in shards for cell in images.cells(name).tolist()] for name in names
+    }
     image_name, label_name = "image", "label"
     return ImageTable(
         files,
-        counts=[len(of_file) for of_file in by_file],
+        counts=[len(images.keys) for _, images in shards],
         image=image_name,
         label=label_name,
         class_names=(),
-        cells={**cells, label_name: labels, image_name: [member.name for member in images]},
+        cells={
+            **cells,
+            label_name: labels,
+            image_name: [
+                f"{key}.{of_kind[kind]}"
+                for (_, images), of_kind in zip(shards, endings, strict=True)
+                for key, kind in zip(images.keys, images.kind.tolist(), strict=True)
+            ],
+        },
         of_structs=False,
         embedded=True,
-        addresses=[f"{member.offset:013}+{member.size}" for member in images],
+        places=np.concatenate([_places(images, of_kind) for (_, images), of_kind in zip(shards, endings, strict=True)]),
     )
 
 
-def _image_of(record: _Record, shard: Path, ending: str) -> _Member:
-    images = record.images if not ending else {x: y for x, y in record.images.items() if x == ending.lower()}
-    if len(images) == 1:
-        return next(iter(images.values()))
-    if images:
-        problem = f"{record.key} has several images: {' and '.join(sorted(images))}"
-        raise DataError(problem, file=shard, fix="Name their ending by --set data.image_column=ENDING")
-    problem = f"{record.key} has no image{ending and f' that ends in .{ending}'}"
-    raise DataError(problem, file=shard, fix="Remove its members from the shard, or write it again")
+def _endings(images: _Images, shard: Path, ending: str) -> list[str]:
+    """The ending of the image of each kind."""
+    chosen = []
+    for kind, (of_kind, _) in enumerate(images.kinds):
+        candidates = [name for name in of_kind if ending.lower() in ("", name.lower())]
+        if len(candidates) > 1:
+            problem = f"{images.first(kind)} has several images: {' and '.join(sorted(candidates))}"
+            raise DataError(problem, file=shard, fix="Name their ending by --set data.image_column=ENDING")
+        if not candidates:
+            problem = f"{images.first(kind)} has no image{ending and f' that ends in .{ending}'}"
+            raise DataError(problem, file=shard, fix="Remove its members from the shard, or write it again")
+        chosen += candidates
+    return chosen
 
 
-def _label_of(record: _Record, shard: Path, column: str) -> str:
-    names = [column] if column else [name for name in ("cls", "txt", "label") if name in record.cells]
+def _places(images: _Images, endings: Sequence[str]) -> NDArray[np.int64]:
+    """(N, 2) the first byte and the size of each image, by the ending of those of each kind."""
+    places = np.empty((len(images.keys), 2), np.int64)
+    for ending in dict.fromkeys(endings):
+        rows = images.rows([ending in of_kind for of_kind, _ in images.kinds])
+        is_chosen = np.array([name == ending for name in endings])[images.kind[rows]]
+        places[rows[is_chosen]] = np.array(images.places[ending], np.int64).reshape(-1, 2)[is_chosen]
+    return places
+
+
+def _labels(images: _Images, shard: Path, column: str) -> list[str]:
+    """The label of each image."""
+    names = ["cls", "txt", "label"] if not column else [column]
+    of_kind = [[name for name in names if name in of_values] for _, of_values in images.kinds]
+    labels: NDArray[np.object_] = np.full(len(images.keys), None, object)
+    for name in names:
+        rows = images.rows([chosen == [name] for chosen in of_kind])
+        labels[rows] = images.cells(name)[rows]
+    for row, value in enumerate(labels.tolist()):
+        if not isinstance(value, str | int) or value == "":
+            raise _label_error(images, row, value, of_kind[images.kind[row]], shard, column)
+    return list(map(str, labels.tolist()))
+
+
+def _label_error(  # noqa: PLR0913 - the image, its label and where it was looked for
+    images: _Images, row: int, value: object, names: Sequence[str], shard: Path, column: str
+) -> DataError:
+    key, known = images.keys[row], images.kinds[images.kind[row]][1]
     if len(names) > 1:
-        problem = f"{record.key} has several labels: {' and '.join(names)}"
-        raise DataError(problem, file=shard, fix="Name one by --set data.label_column=NAME")
-    value = record.cells.get(names[0]) if names else None
+        problem = f"{key} has several labels: {' and '.join(names)}"
+        return DataError(problem, file=shard, fix="Name one by --set data.label_column=NAME")
     if value is None or value == "":
-        known = f"; it has {', '.join(record.cells)}" if record.cells else ""
-        problem = f"{record.key} has no label{column and f' {column}'}{known}"
+        listed = f"; it has {', '.join(known)}" if known else ""
+        problem = f"{key} has no label{column and f' {column}'}{listed}"
         fix = "Expected a text KEY.cls or KEY.txt, or `label` in KEY.json, or another by --set data.label_column=NAME"
-        raise DataError(problem, file=shard, fix=fix)
-    if not isinstance(value, str | int):
-        problem = f"the label of {record.key} is {value!r}"
-        raise DataError(problem, file=shard, fix="Expected one text or whole number")
-    return str(value)
+        return DataError(problem, file=shard, fix=fix)
+    problem = f"the label of {key} is {value!r}"
+    return DataError(problem, file=shard, fix="Expected one text or whole number")
 
 
-def _records(shard: Path, members: Sequence[_Member]) -> list[_Record]:
-    """The images of a shard, in its order."""
-    records: list[_Record] = []
+def _described(shard: Path, members: Sequence[_Member]) -> dict[str, Any]:
+    """What `_Images.of` takes of the members of a shard."""
+    keys: list[str] = []
+    kinds: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
+    kind: list[int] = []
+    places: dict[str, list[int]] = {}
+    values: dict[str, list[Any]] = {}
     endings: dict[str, set[str]] = {}
     for key, of_key in itertools.groupby(members, key=lambda member: member.key):
         images: dict[str, _Member] = {}
@@ -215,7 +291,7 @@ def _records(shard: Path, members: Sequence[_Member]) -> list[_Record]:
                 raise DataError(f"{member.name} lies twice", file=shard, fix="Write the shard again with it once")
             present.add(member.ending)
             if member.text is None:
-                images[member.ending] = member
+                images[member.name.removeprefix(f"{key}.")] = member  # as it is written: it ends the image's name
             elif member.ending == "json":
                 cells |= _values(shard, member)
             else:
@@ -223,8 +299,13 @@ def _records(shard: Path, members: Sequence[_Member]) -> list[_Record]:
         if is_apart:
             fix = "Write the shard again: the members of one image must lie side by side"
             raise DataError(f"the members of {key} lie apart", file=shard, fix=fix)
-        records.append(_Record(key, images, cells))
-    return records
+        keys.append(key)
+        kind.append(kinds.setdefault((tuple(images), tuple(cells)), len(kinds)))
+        for ending, member in images.items():
+            places.setdefault(ending, []).extend((member.offset, member.size))
+        for name, cell in cells.items():
+            values.setdefault(name, []).append(cell)
+    return {"keys": keys, "kinds": list(kinds), "kind": kind, "places": places, "values": values}
 
 
 def _values(shard: Path, member: _Member) -> dict[str, Any]:
@@ -238,8 +319,8 @@ def _values(shard: Path, member: _Member) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name == "label" or not isinstance(value, list | dict)}
 
 
-def _members(shard: Path, index_folder: Path | None) -> list[_Member]:
-    """The images and labels in a shard, as they were read from its headers; kept for the next time."""
+def _images_in(shard: Path, index_folder: Path | None) -> _Images:
+    """The images in a shard, as its headers tell of them; kept for the next time."""
     try:
         require_file(shard)
         stamp = stamps_of(shard.parent, [shard.name])[0].tolist()
@@ -252,15 +333,14 @@ def _members(shard: Path, index_folder: Path | None) -> list[_Member]:
         try:
             content = json.loads(index.read_bytes())
             if (content["schema"], content["stamp"]) == (_SCHEMA, stamp):
-                return [_Member(str(x), int(y), int(z), text) for x, y, z, text in content["members"]]
+                return _Images.of(content)
         except (OSError, ValueError, KeyError, TypeError):
             pass
-    members = _read_headers(shard)
+    images = _described(shard, _read_headers(shard))
     if index is not None:
         index.parent.mkdir(parents=True, exist_ok=True)
-        rows = [[member.name, member.offset, member.size, member.text] for member in members]
-        write_text(index, json.dumps({"schema": _SCHEMA, "shard": str(shard), "stamp": stamp, "members": rows}))
-    return members
+        write_text(index, json.dumps({"schema": _SCHEMA, "shard": str(shard), "stamp": stamp, **images}))
+    return _Images.of(images)
 
 
 def _ending_of(name: str) -> str:

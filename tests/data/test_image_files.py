@@ -9,6 +9,7 @@ import pytest
 
 from layerprobe.data.image_files import (
     Files,
+    RowNames,
     fingerprint,
     leaves_folder,
     missing_message,
@@ -99,3 +100,13 @@ def test_some_files_keep_their_boxes() -> None:
     some = files.some([2, 0])
     assert (some.ids, some.exif_rotation) == (("c#0-0-3-3", "a#0-0-1-1"), True)
     assert Files(Path(), tuple("abc")).some([1]).ids == ("b",)
+
+
+@pytest.mark.parametrize(
+    ("places", "names"),
+    [([7, 8], ["a:000000007", "b:000000008"]), ([[512, 9], [0, 1]], ["a:0000000000512+9", "b:0000000000000+1"])],
+)
+def test_names_in_tables_are_made_of_file_and_place(places: list[int], names: list[str]) -> None:
+    made = RowNames(["a", "b"], np.array([0, 1]), np.array(places))
+    assert list(made) == [made[0], made[1]] == names
+    assert list(made.some([1])) == names[1:]

@@ -97,8 +97,8 @@ def test_queries_are_searched_in_the_gallery(tmp_path: Path) -> None:
     assert by_name.search_in == {"test": "gallery"}
     assert ids(by_name) == {kind: tuple(f"{name}/{i}" for i in range(4)) for kind, name in PARTS.items()}
     by_flags = load(table(tmp_path, is_query=[True, False] * 4, is_gallery=[False, True] * 4))
-    assert [files(by_flags, name).names for name in ("test", "gallery")] == [
-        files(by_name, name).names for name in ("test", "gallery")
+    assert [list(files(by_flags, name).names) for name in ("test", "gallery")] == [
+        list(files(by_name, name).names) for name in ("test", "gallery")
     ]
 
 

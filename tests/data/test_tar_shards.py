@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pytest
 
 from layerprobe.data import tables, tar_shards
@@ -330,3 +331,23 @@ def test_a_shard_that_shrinks_is_told_of(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(b"short")
     with pytest.raises(DataError, match=r"a.tar: at byte [0-9]+: the tar file is shorter now. Get it again"):
         split.image(0)
+
+
+def test_images_with_other_values_or_files_keep_their_own(tmp_path: Path) -> None:
+    contents: dict[str, bytes | str] = {}
+    for row in range(8):
+        contents[f"{row}.jpg"] = IMAGES[row]
+        if row % 3 == 1:
+            contents[f"{row}.left.jpg"] = IMAGES[0]
+        values = {"label": LABELS[row]} | ({"jpg": row} if row % 2 else {})
+        contents[f"{row}.json"] = json.dumps(values)
+    dataset = load(shard(tmp_path / "a.tar", contents), image_column="jpg", index_folder=tmp_path / "index")
+    kept = load(tmp_path / "a.tar", image_column="jpg", index_folder=tmp_path / "index")
+    for splits in (dataset.splits, kept.splits):
+        assert [splits["test"].columns["jpg"], splits["test"].ids] == [
+            ("", "5", "", "7"),
+            ("4.jpg", "5.jpg", "6.jpg", "7.jpg"),
+        ]
+        assert [splits["test"].image(row).tolist() for row in range(4)] == [
+            np.asarray(PIL.Image.open(io.BytesIO(content))).tolist() for content in IMAGES[4:]
+        ]
