@@ -242,8 +242,8 @@ def _state(
 
 
 def _made_in_other_types(head: FeatureHead, key: FeatureKey) -> set[LayerKey]:
-    types = {name: head.facts.get(name, "") for name in ("dtype", "precision")}
-    return head.made_from(replace(key, **types))
+    types = replace(key, dtype=head.facts.get("dtype", ""), precision=head.facts.get("precision", ""))
+    return head.made_from(types)
 
 
 def _file_of(group: LayerGroup, number: int) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -72,9 +71,9 @@ def test_a_probe_that_names_the_other_type_computes_them_again(run: Run) -> None
     assert (dtype_of(run), dtype_of(run, "train")) == ("float32", "float32")
 
 
-@pytest.mark.parametrize("changed", [{"store": "float16"}, {"precision": "bfloat16"}])
+@pytest.mark.parametrize(("dtype", "precision"), [("float16", None), (None, "bfloat16")])
 def test_another_type_of_some_layers_is_refused_before_the_others_are_removed(
-    run: Run, changed: dict[str, Any]
+    run: Run, dtype: str | None, precision: str | None
 ) -> None:
     request = replace(REQUEST, metrics=())
     probe(run, replace(request, layers=("fc6", "pool5.3")), Silent())
@@ -83,9 +82,11 @@ def test_another_type_of_some_layers_is_refused_before_the_others_are_removed(
     with pytest.raises(
         RecipeError, match=r"features of pool1.1@max,pool5.3@max at epoch 2 of .* Add them to --layers of"
     ):
-        probe(run, replace(request, **changed), Silent())
+        probe(run, replace(request, store=dtype, precision=precision), Silent())
     assert {path: path.read_bytes() for path in run.feature_file(2, "test").parent.iterdir()} == before
-    scores = probe(run, replace(request, layers=("pool1.1@max", "pool5.3@max", "fc6"), **changed), Silent())
+    scores = probe(
+        run, replace(request, layers=("pool1.1@max", "pool5.3@max", "fc6"), store=dtype, precision=precision), Silent()
+    )
     assert len({score.ranked.layer for score in scores if score.notes}) == 3
 
 
