@@ -44,6 +44,8 @@ _OPTIONAL = ("network", "dtype", "precision")  # of a key
 _PLAIN = {"dtype": "", "precision": ""}  # of a file without these attributes
 _DTYPES: dict[str, np.dtype[Any]] = {"": np.dtype(np.float32), "float16": np.dtype(np.float16)}
 _DIGEST = "rows_sha256"
+# Labels (N,) and ids, which are decoded where they are asked for: a million take 80 MB then, and a third of a second.
+Index = tuple[NDArray[np.int32], NDArray[np.bytes_] | tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -151,16 +153,16 @@ def write_values(group: h5py.Group, name: str, values: NDArray[Any]) -> None:
     group.create_dataset(name, data=values, chunks=(min(CHUNK_ROWS, len(values)),), fletcher32=True)
 
 
-def index_of(file: h5py.File) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+def index_of(file: h5py.File) -> Index:
     """The labels (N,) and ids of an open file's rows."""
     labels, ids = stored_dataset(file, "labels"), stored_dataset(file, "ids")
     if labels.shape != ids.shape or labels.ndim != 1 or labels.dtype != np.int32 or ids.dtype.kind != "S":
         raise damage_error(file.filename, "labels and ids are not two lists of one length")
     require_rows(file)
-    return read_dataset(labels), tuple(name.decode(errors="surrogateescape") for name in read_dataset(ids))
+    return read_dataset(labels), read_dataset(ids)
 
 
-def index_or_error(file: h5py.File, path: Path) -> tuple[NDArray[np.int32], tuple[str, ...]] | DataError:
+def index_or_error(file: h5py.File, path: Path) -> Index | DataError:
     """As `index_of`; the error if the rows are damaged, for what can be used without them."""
     try:
         with reading(path):
@@ -169,9 +171,22 @@ def index_or_error(file: h5py.File, path: Path) -> tuple[NDArray[np.int32], tupl
         return error
 
 
-def rows_nbytes(rows: tuple[NDArray[np.int32], tuple[str, ...]]) -> int:
+def decoded_rows(index: Index | DataError) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """The labels (N,) and ids; the error is raised."""
+    if isinstance(index, DataError):
+        raise index
+    labels, ids = index
+    if isinstance(ids, tuple):
+        return labels, ids
+    return labels, tuple(name.decode(errors="surrogateescape") for name in ids.tolist())
+
+
+def index_nbytes(index: Index | DataError) -> int:
     """About how much memory labels and ids take."""
-    return rows[0].nbytes + sum(map(sys.getsizeof, rows[1]))
+    if isinstance(index, DataError):
+        return 0
+    labels, ids = index
+    return labels.nbytes + (sum(map(sys.getsizeof, ids)) if isinstance(ids, tuple) else ids.nbytes)
 
 
 def made_from_facts(facts: Mapping[str, str]) -> dict[str, str]:
@@ -389,7 +404,7 @@ class FeatureHead:
         class_names: empty if it has none.
     """
 
-    index: tuple[NDArray[np.int32], tuple[str, ...]] | DataError
+    index: Index | DataError
     facts: Mapping[str, str]
     columns: Mapping[LayerKey, tuple[int, str]]
     class_names: tuple[str, ...] = ()
@@ -397,20 +412,20 @@ class FeatureHead:
     @property
     def rows(self) -> tuple[NDArray[np.int32], tuple[str, ...]]:
         """(N,) labels and ids."""
-        if isinstance(self.index, DataError):
-            raise self.index
-        return self.index
+        return decoded_rows(self.index)
 
     @property
     def nbytes(self) -> int:
         """About how much memory it takes."""
-        return 0 if isinstance(self.index, DataError) else rows_nbytes(self.index)
+        return index_nbytes(self.index)
 
     @property
     def part(self) -> tuple[range, str]:
         """As `FeatureFile.rows`."""
+        if isinstance(self.index, DataError):
+            raise self.index
         first = int(self.facts.get("first_row") or 0)
-        return range(first, first + len(self.rows[0])), self.facts.get("images", "")
+        return range(first, first + len(self.index[0])), self.facts.get("images", "")
 
     @property
     def dims(self) -> dict[LayerKey, int]:

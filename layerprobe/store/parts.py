@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -289,7 +288,7 @@ def _stacked_head(heads: Sequence[FeatureHead], path: Path) -> FeatureHead:
     _require_all_rows([head.part for head in heads], path)
     columns = {layer: first.columns[layer] for layer in first.columns if all(layer in head.columns for head in heads)}
     labels = np.concatenate([index[0] for index in indexes if isinstance(index, tuple)])
-    ids = tuple(itertools.chain.from_iterable(index[1] for index in indexes if isinstance(index, tuple)))
+    ids = np.concatenate([index[1] for index in indexes if isinstance(index, tuple)])
     return replace(first, index=(labels, ids), columns=columns)
 
 

@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from layerprobe.store.features import (
     FeatureHead,
     FeatureKey,
+    Index,
     Rows,
+    decoded_rows,
     has_facts,
+    index_nbytes,
     index_or_error,
     key_attributes,
-    rows_nbytes,
     write_rows,
     write_values,
 )
@@ -188,7 +190,7 @@ class RankFile:
         identical: (N,) as passed; None if it was not, or of no query.
     """
 
-    index: tuple[NDArray[np.int32], tuple[str, ...]] | DataError
+    index: Index | DataError
     chance: float | None
     groups: Mapping[RankedLayer, _Group]
     identical: NDArray[np.bool_] | None = None
@@ -196,15 +198,12 @@ class RankFile:
     @property
     def rows(self) -> tuple[NDArray[np.int32], tuple[str, ...]]:
         """(N,) labels and ids of the queries."""
-        if isinstance(self.index, DataError):
-            raise self.index
-        return self.index
+        return decoded_rows(self.index)
 
     @property
     def nbytes(self) -> int:
         """About how much memory it takes."""
-        rows = 0 if isinstance(self.index, DataError) else rows_nbytes(self.index)
-        return rows + sum(group.nbytes for group in self.groups.values())
+        return index_nbytes(self.index) + sum(group.nbytes for group in self.groups.values())
 
     @property
     def search_sha256(self) -> str:

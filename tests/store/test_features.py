@@ -606,3 +606,10 @@ FEATURE_KEY = store.FeatureKey("netA", 3, "test", "a1", "{}", "b2")
 def test_the_key_of_a_network_of_layerprobes_own_names_no_package() -> None:
     assert "network" not in store.key_attributes(FEATURE_KEY)
     assert store.key_attributes(replace(FEATURE_KEY, network="timm 1.0.15"))["network"] == "timm 1.0.15"
+
+
+def test_a_head_that_is_kept_has_its_ids_as_they_are_stored(path: Path) -> None:
+    head = store.read_feature_head(path)
+    width = max(len(name.encode()) for name in ROWS.ids)
+    assert head.nbytes == len(ROWS.ids) * (4 + width)
+    assert head.rows[1] == tuple(ROWS.ids)
