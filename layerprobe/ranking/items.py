@@ -189,10 +189,12 @@ def find_self_indices(
         return np.full(queries, -1)
     if ids is None or gallery_ids is None:
         raise ValueError("ids and gallery_ids need each other")
-    index_by_id = {name: i for i, name in enumerate(gallery_ids)}
-    if len(ids) != queries or len(gallery_ids) != gallery or len(index_by_id) != gallery:
+    different = len(set(gallery_ids))
+    if len(ids) != queries or len(gallery_ids) != gallery or different != gallery:
         raise ValueError(
             f"expected {queries} ids and {gallery} different gallery_ids,"
-            f" got {len(ids)} and {len(gallery_ids)}, {len(index_by_id)} of them different"
+            f" got {len(ids)} and {len(gallery_ids)}, {different} of them different"
         )
+    searched = set(ids)
+    index_by_id = {name: i for i, name in enumerate(gallery_ids) if name in searched}
     return np.array([index_by_id.get(name, -1) for name in ids], np.intp)

@@ -147,9 +147,11 @@ def query_rows(run: Run, epoch: int, split: str) -> NDArray[np.int64] | None:
     """Rows of a split's stored features whose images were searched for by its ranks; None for all, or without ranks."""
     with contextlib.suppress(DataError, BusyError):
         ids, every = run.ranks(epoch, split).rows[1], run.feature_head(epoch, split).rows[1]
-        if len(ids) < len(every) and {*ids} <= {*every}:
-            places = {name: row for row, name in enumerate(every)}
-            return np.array([places[name] for name in ids], np.int64)
+        if len(ids) < len(every):
+            searched = {*ids}
+            places = {name: row for row, name in enumerate(every) if name in searched}
+            if len(places) == len(searched):
+                return np.array([places[name] for name in ids], np.int64)
     return None
 
 
