@@ -187,7 +187,7 @@ def kills(count: int, seed: int) -> bool:
                     rank = random_time.choice([*ranks])
                     os.kill(ranks[rank], signal.SIGKILL)
                     killed += 1
-                    epochs = launch.text().count("\nepoch ")
+                    epochs = sum(line.startswith("epoch ") for line in launch.text().splitlines())
             code = launch.process.wait()
             if code == 0 and killed >= count:
                 break
