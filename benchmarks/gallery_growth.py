@@ -40,10 +40,9 @@ def draw(path: Path, sizes: Sequence[int], rows: dict[str, list[tuple[float, flo
         axes.set(xscale="log", xlabel="gallery images", ylabel=label, yscale="log" if column == 0 else "linear")
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
         axes.minorticks_off()
-        axes.set_ylim(bottom=0 if column else None)
     axes.plot(sizes, [4 * 256 * size / 1e6 for size in sizes], "--", color="gray", label="the gallery itself")
-    axes.set_ylim(0, 1.3 * max(row[1] for name in MEASURES for row in rows[name]))
-    axes.legend(fontsize=8)
+    figure.legend(*axes.get_legend_handles_labels(), fontsize=8, loc="outside upper center", ncols=4)
+    axes.set_ylim(bottom=0)
     figure.savefig(path, dpi=120)
 
 
