@@ -11,11 +11,11 @@ from layerprobe.system.launch import Launch, started
 from tests.launches import run_launch
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "4", "RANK": "2"}
-# Stands still for 15 seconds.
+# Stands still for 10 seconds.
 STOP = """
 def stop(launch, number):
     if os.fork() == 0:
-        time.sleep(15)
+        time.sleep(10)
         os.kill(os.getppid(), signal.SIGCONT)
         os._exit(0)
     os.kill(os.getpid(), number)
