@@ -278,7 +278,8 @@ class Launch:
         os._exit(fault.exit_code)
 
     def _look(self, store: Store) -> None:
-        for rank in range(self.size):
+        # Of the others a process asks for the first one alone, or many processes would ask the store for nothing else.
+        for rank in range(self.size if self.rank == 0 or self._told_to_end else 1):
             sign = _get(store, f"alive {rank}")
             if rank not in self._changed or self._changed[rank][0] != sign:
                 self._changed[rank] = sign, time.monotonic()
@@ -293,7 +294,11 @@ class Launch:
 
 
 def started(environment: Mapping[str, str]) -> Launch:
-    """The launch of this process: what torchrun's environment variables say, or this process alone."""
+    """The launch of this process: what torchrun's environment variables say, or this process alone.
+
+    Raises:
+        RecipeError: the timeout is no number of seconds; the first process alone tells of it.
+    """
     if "TORCHELASTIC_RUN_ID" not in environment or environment.get("WORLD_SIZE", "1") == "1":
         return Launch()
     text = environment.get(TIMEOUT, f"{_TIMEOUT:g}")
@@ -302,6 +307,8 @@ def started(environment: Mapping[str, str]) -> Launch:
         if not 2 * _LOST <= timeout < 1e7:
             raise ValueError
     except ValueError:
+        if environment["RANK"] != "0":
+            raise SystemExit(RecipeError.exit_code) from None
         raise RecipeError(f"{TIMEOUT}={text}: must be a number of seconds from {2 * _LOST:g} on") from None
     return Launch(int(environment["RANK"]), int(environment["WORLD_SIZE"]), timeout)
 

@@ -120,11 +120,15 @@ class _Gather(Function):
 
 @contextmanager
 def _replaced_forward(layer: nn.Module, forward: Any) -> Iterator[None]:
+    replaced = layer.__dict__.get("forward")
     layer.forward = forward
     try:
         yield
     finally:
-        del layer.forward  # the class's is seen again
+        if replaced is None:
+            del layer.forward  # the class's is seen again
+        else:
+            layer.forward = replaced
 
 
 def _dropout(layer: nn.Module, forward: Any, images: Tensor, *, group: ProcessGroup) -> Tensor:

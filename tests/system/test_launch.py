@@ -78,6 +78,8 @@ def test_the_launch_is_what_torchrun_says() -> None:
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "nan"])
 def test_a_timeout_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(RecipeError, match=f"LAYERPROBE_GROUP_TIMEOUT={text}: must be a number of seconds"):
+        started(TORCHRUN | {"LAYERPROBE_GROUP_TIMEOUT": text, "RANK": "0"})
+    with pytest.raises(SystemExit, match="^2$"):  # in silence
         started(TORCHRUN | {"LAYERPROBE_GROUP_TIMEOUT": text})
 
 
