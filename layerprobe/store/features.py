@@ -410,6 +410,18 @@ class FeatureHead:
     class_names: tuple[str, ...] = ()
 
     @property
+    def labels(self) -> NDArray[np.int32]:
+        """(N,) classes."""
+        if isinstance(self.index, DataError):
+            raise self.index
+        return self.index[0]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The names of the N images, decoded at each call."""
+        return decoded_rows(self.index)[1]
+
+    @property
     def rows(self) -> tuple[NDArray[np.int32], tuple[str, ...]]:
         """(N,) labels and ids."""
         return decoded_rows(self.index)

@@ -139,7 +139,7 @@ def _count_labelled_classes(candidate_run: CandidateRun) -> int:
         return candidate_run.choosing.classes
     try:
         epoch = candidate_run.choosing.last_split.epoch
-        return len(np.unique(candidate_run.run.feature_head(epoch, FITTED_ON).rows[0]))
+        return len(np.unique(candidate_run.run.feature_head(epoch, FITTED_ON).labels))
     except (DataError, BusyError):
         return 0
 

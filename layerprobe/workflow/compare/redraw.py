@@ -138,7 +138,7 @@ class LeftOutMetrics:
         ):
             message = f"no features of {ranked.layer} at epoch {ranked_split.epoch} are stored of the {split} split"
             raise DataError(f"--interval redraw: {message}", file=ranked_split.run.folder, fix=fix)
-        if head().rows[1] != tuple(images.ids):
+        if head().ids != tuple(images.ids):
             raise DataError("features of other images than the data set has", file=path, fix=fix)
         if not is_made_from(ranked_split.run, ranked_split.epoch, ranked_split.split, split, ranked):
             raise DataError(f"the ranks of {ranked.layer} were made from other features", file=path, fix=fix)

@@ -285,12 +285,12 @@ def _fit_map(layer: LayerOfRun, record: RunRecord, opened: ProbedRun | None) -> 
     trained = None
     if chain.needs_classifier:
         recipe = recorded_recipe(record, run.record_file) if opened is None else opened.recipe
-        trained = classifier_of(run, recipe, run.feature_head(epoch, FITTED_ON).rows[0], lambda: _CPU)
+        trained = classifier_of(run, recipe, run.feature_head(epoch, FITTED_ON).labels, lambda: _CPU)
     features = stored_features(run, lambda _: layer.gallery, _CPU, trained, fitted_on=split)
     reduce = features.map_of(epoch, layer.split, ranked)
     dims = run.feature_head(epoch, layer.split).dims
     sizes = [dims[member] for member in members_of(ranked.layer, dims)]
-    fitted_on = fitted_on_text(chain, split, run.feature_head(epoch, split).rows[0])
+    fitted_on = fitted_on_text(chain, split, run.feature_head(epoch, split).labels)
     return with_ends(reduce, sizes=sizes, similarity=ranked.similarity), fitted_on
 
 

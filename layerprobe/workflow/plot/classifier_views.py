@@ -85,7 +85,7 @@ def _add_weights(run: Run, features: PlaneFeatures, names: Sequence[str]) -> Pla
     if features.epoch not in kept_epochs(run, record):
         note = f"the checkpoint of epoch {features.epoch} was removed, and the classifier's weights with it"
         return replace(features, notes=(*features.notes, note))
-    labels = np.unique(run.feature_head(features.epoch, "train").rows[0])
+    labels = np.unique(run.feature_head(features.epoch, "train").labels)
     classifier = classifier_of(run, recipe, labels, lambda: torch.device("cpu"))
     loss = classifier.loss(features.epoch, 2, labels)
     weight: torch.Tensor = loss.classifier_weight  # type: ignore[assignment] # a Module's attribute
@@ -122,7 +122,7 @@ def stored_gradients(
     if embedding is None or not embedding_scores or not run.has_features(epoch, SPLIT):
         fix = f"Run {run.command('probe', '--epochs', str(epoch), '--splits', SPLIT)}"
         raise DataError(f"{run.name}: no features of its embedding on {SPLIT} at epoch {epoch}", fix=fix)
-    features, labels = read_layer(run, epoch, SPLIT, embedding.layer), run.feature_head(epoch, SPLIT).rows[0]
+    features, labels = read_layer(run, epoch, SPLIT, embedding.layer), run.feature_head(epoch, SPLIT).labels
     classes, targets = np.unique(labels, return_inverse=True)
     classifier = classifier_of(run, recipe, labels, lambda: torch.device("cpu"))
     loss = classifier.loss(epoch, features.shape[1], classes).double()

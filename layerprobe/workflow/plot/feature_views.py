@@ -133,7 +133,7 @@ def open_stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[l
         notes = (*split_notes, *missing_notes)
         if ranked.reduction == NO_REDUCTION:
             return LabelledFeatures(
-                read_layer(run, epoch_read, split, ranked.layer), run.feature_head(epoch_read, split).rows[0], notes
+                read_layer(run, epoch_read, split, ranked.layer), run.feature_head(epoch_read, split).labels, notes
             )
         import torch
 
@@ -282,7 +282,7 @@ def _error_rates(run: Run, scores: Sequence[Score], subject: Subject) -> ErrorRa
     def pairs_of(split: str) -> AllPairs:
         if split == TESTED:
             return layer_pairs(searches[split], ranked)
-        labels = run.feature_head(epoch, split).rows[0].astype(np.int64)
+        labels = run.feature_head(epoch, split).labels.astype(np.int64)
         return pairs_to_set_on(searches[split], ranked, labels)[0]
 
     return error_rates(subject, pairs_of, unseen[0] if unseen else None)

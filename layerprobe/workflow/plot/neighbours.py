@@ -247,7 +247,7 @@ def _require_images(opened: RunGallery, epoch: int) -> None:
                 file=opened.run.folder,
                 fix=probe_fix(opened.run, opened.record, epoch, opened.split),
             )
-        if opened.run.feature_head(epoch, split.name).rows[1] != tuple(split.ids):
+        if opened.run.feature_head(epoch, split.name).ids != tuple(split.ids):
             fix = probe_fix(opened.run, opened.record, epoch, opened.split)
             raise DataError("the features are of other images than those of the data set", file=path, fix=fix)
     ranks = opened.run.rank_file(epoch, opened.split)

@@ -146,7 +146,7 @@ def stored_features(  # noqa: PLR0913 - the run, and how its maps are fitted
 def query_rows(run: Run, epoch: int, split: str) -> NDArray[np.int64] | None:
     """Rows of a split's stored features whose images were searched for by its ranks; None for all, or without ranks."""
     with contextlib.suppress(DataError, BusyError):
-        ids, every = run.ranks(epoch, split).rows[1], run.feature_head(epoch, split).rows[1]
+        ids, every = run.ranks(epoch, split).rows[1], run.feature_head(epoch, split).ids
         if len(ids) < len(every):
             searched = {*ids}
             places = {name: row for row, name in enumerate(every) if name in searched}

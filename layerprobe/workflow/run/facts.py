@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,9 @@ from layerprobe.workflow.run.seen import start_of, trains_on_train, unverified_w
 from layerprobe.workflow.run.stored_choice import selected_line
 from layerprobe.workflow.run.units import units_of_run
 
-_Index = tuple[NDArray[np.integer], Sequence[str]]  # classes and names
+if TYPE_CHECKING:
+    from layerprobe.store import FeatureHead, StoredRanks
+
 _ROUNDING = 1e-6  # largest difference between a score and the mean hits of its ranks
 
 
@@ -106,27 +108,30 @@ def _split_facts(run: Run, data: Mapping[str, Any], split: str, scores: Sequence
     for epoch in sorted({score.epoch for score in measured}, reverse=True):
         has_gallery = split == "test" and run.has_features(epoch, "gallery")
         with contextlib.suppress(DataError, BusyError):  # the next epoch has the same images
-            labels, ids = run.feature_head(epoch, split).rows
-            searched = run.feature_head(epoch, "gallery").rows if has_gallery else None
+            images = run.feature_head(epoch, split)
+            searched = run.feature_head(epoch, "gallery") if has_gallery else None
             try:  # groups, lists and sets of labels change the chance level, which the ranks then have
                 file = run.ranks(epoch, split)
                 stored = file.stored
             except (DataError, BusyError):
-                facts = _facts_of((labels, ids), searched)
+                facts = _facts_of(images, searched)
                 has_rules = any(map(data.get, (*SEARCH_KEYS, "label_separator")))
                 return replace(facts, queries=measured[0].n, chance=None) if has_rules else facts
-            is_drawn = len(stored.ids) < len(ids)  # some of the images are searched for
-            queries = (stored.labels, stored.ids) if is_drawn else (labels, ids)
-            facts = _facts_of(queries, (labels, ids) if is_drawn and searched is None else searched)
-            facts = with_ranks(facts, stored.ranks, file.identical)
-            return facts if file.chance is None else replace(facts, chance=file.chance)
+            is_drawn = len(stored.labels) < len(images.labels)  # some of the images are searched for
+            searched = images if is_drawn and searched is None else searched
+            return with_ranks(
+                _facts_of(stored if is_drawn else images, searched, file.chance), stored.ranks, file.identical
+            )
     return SplitFacts(measured[0].n)
 
 
-def _facts_of(queries: _Index, searched: _Index | None) -> SplitFacts:
+def _facts_of(
+    queries: FeatureHead | StoredRanks, searched: FeatureHead | None, chance: float | None = None
+) -> SplitFacts:
     if searched is None:
-        return split_facts(queries[0])
-    return split_facts(queries[0], searched[0], (queries[1], searched[1]))
+        return split_facts(queries.labels, chance=chance)
+    ids = (queries.ids, searched.ids) if chance is None else None  # a million of them take half a second to decode
+    return split_facts(queries.labels, searched.labels, ids, chance=chance)
 
 
 def with_ranks(
@@ -167,6 +172,8 @@ def split_facts(
     labels: NDArray[np.integer],
     searched: NDArray[np.integer] | None = None,
     ids: tuple[Sequence[str], Sequence[str]] | None = None,
+    *,
+    chance: float | None = None,
 ) -> SplitFacts:
     """The facts of a split.
 
@@ -174,13 +181,14 @@ def split_facts(
         labels: (Q,) classes of the queries.
         searched: (G,) classes of the gallery; None: the queries are searched among themselves.
         ids: names of the queries and of the gallery, where a query does not find itself; None: they are disjoint.
+        chance: Recall@1 of a random order, where it is known; None: it follows from the classes.
     """
     query_ids, gallery_ids = ids or (None, None)
     return SplitFacts(
         queries=len(labels),
         classes=len(np.unique(labels)),
         gallery=None if searched is None else len(searched),
-        chance=chance_recall(labels, 1, searched, ids=query_ids, gallery_ids=gallery_ids),
+        chance=chance_recall(labels, 1, searched, ids=query_ids, gallery_ids=gallery_ids) if chance is None else chance,
     )
 
 

@@ -115,11 +115,11 @@ class OpenedRun:
 
     def labels(self, *, epoch: int, split: str) -> NDArray[np.int32]:
         """(N,) class of each image, as an index of the data set's classes."""
-        return self._head(epoch, split).rows[0]
+        return self._head(epoch, split).labels
 
     def ids(self, *, epoch: int, split: str) -> tuple[str, ...]:
         """Names of the N images; of files, the path relative to the data's root."""
-        return self._head(epoch, split).rows[1]
+        return self._head(epoch, split).ids
 
     def __repr__(self) -> str:
         return f"OpenedRun({str(self.run.folder)!r}; features of {_listed(self._stored()) or 'no epoch'})"

@@ -56,7 +56,7 @@ def read_stored_counts(run: Run, split: str) -> dict[str, int] | None:
     for epoch in reversed(run.ranked_epochs(split)):
         with contextlib.suppress(DataError):
             head = run.feature_head(epoch, split)
-            return {head.class_names[label]: count for label, count in Counter(head.rows[0].tolist()).items()}
+            return {head.class_names[label]: count for label, count in Counter(head.labels.tolist()).items()}
     return None
 
 

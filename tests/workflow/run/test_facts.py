@@ -172,6 +172,16 @@ def test_chance_is_that_of_the_groups_and_lists_where_ranks_have_it(tmp_path: Pa
     assert data_facts(run, [SCORE]).splits["test"].chance == pytest.approx(1 / 3)
 
 
+def test_no_id_is_decoded_where_ranks_have_the_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path / "one")
+    stored(run, 1, "test", [0, 0, 1, 1])
+    run.rank_file(1, "test").parent.mkdir()
+    store.write_ranks(run.rank_file(1, "test"), store.Rows(np.array([0, 1]), ["test0", "test2"]), {}, chance=0.125)
+    monkeypatch.setattr(store.FeatureHead, "ids", property(lambda _: pytest.fail("decoded")))
+    # two of the four images are searched for
+    assert data_facts(run, [SCORE]).splits["test"] == SplitFacts(2, classes=2, gallery=4, chance=0.125)
+
+
 @pytest.mark.parametrize(("data", "chance"), [({"group": "camera"}, None), ({"group": ""}, 1 / 3), ({}, 1 / 3)])
 def test_chance_is_unknown_where_a_recipe_has_rules_and_the_ranks_are_gone(
     tmp_path: Path, data: dict[str, object], chance: float | None
