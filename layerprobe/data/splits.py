@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,6 +181,12 @@ class Dataset:
     input_notes: tuple[str, ...] = ()
     drawn: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
+    @cached_property
+    def contents_sha256(self) -> Callable[[str], str]:
+        """Split -> `contents_sha256` of it, made once."""
+        splits, class_names = self.splits, self.class_names
+        return cache(lambda name: contents_sha256(splits[name], class_names))
+
     @property
     def searched(self) -> list[str]:
         """The splits of queries: all but galleries."""
@@ -215,14 +222,15 @@ def require_retrieval(
     listed = {name for name, rules in dataset.search_rules.items() if rules.positives is not None}
     listed |= {dataset.search_in.get(name, name) for name in listed}
     for split in dataset.splits.values():
-        if split.num_classes < 2 and split.name not in listed:
-            classes = "1 class" if split.num_classes else "0 classes"
+        labels = np.unique(split.labels).tolist()
+        if len(labels) < 2 and split.name not in listed:
+            classes = "1 class" if labels else "0 classes"
             raise DataError(
                 f"{split.name} split has {len(split)} images of {classes}; Recall@K needs 2 classes",
                 file=source,
                 fix=f"Put images of 2 classes or more into {split.name}",
             )
-        for label in np.unique(split.labels).tolist():
+        for label in labels:
             other = seen.setdefault(label, split.name)
             if apart and not dataset.together(other, split.name):
                 separator = separator_note(dataset.class_names)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from layerprobe.data import splits
 from layerprobe.data.splits import (
     Dataset,
     Image,
@@ -119,6 +120,14 @@ def test_images_that_are_not_hashed_are_not_compared() -> None:
 def test_images_that_are_not_hashed_have_no_hash_of_their_contents() -> None:
     with pytest.raises(ValueError, match="split test: its images are not hashed"):
         contents_sha256(split("test", 2, 3), ("ant", "bee", "cat", "dog"))
+
+
+def test_a_data_set_hashes_the_contents_of_a_split_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = dataset(hashed("train", 1, 2), hashed("test", 3, 4))
+    expected = contents_sha256(made.splits["test"], made.class_names)
+    assert made.contents_sha256("test") == expected
+    monkeypatch.setattr(splits, "contents_sha256", None)
+    assert made.contents_sha256("test") == expected
 
 
 def test_labels_that_train_and_test_share_are_counted() -> None:

@@ -11,7 +11,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Protocol
 
 from layerprobe import store
-from layerprobe.data.splits import Dataset, contents_sha256
+from layerprobe.data.splits import Dataset
 from layerprobe.measure.extraction import BATCH_SIZE, Arrays, extract, gather_batches, send_batches
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
@@ -195,7 +195,7 @@ class RunExtractor:
         dataset = dataset if sample is None else sample.with_samples(dataset)
         split = dataset.splits[missing.split]
         # The features were looked for by the images' hashes, before these were decoded.
-        if contents_sha256(split, dataset.class_names) != self.features.manifest_sha256(missing.split):
+        if dataset.contents_sha256(missing.split) != self.features.manifest_sha256(missing.split):
             raise DataError(f"the {missing.split} images changed while they were read", fix="Run the command again")
         net, device = self.opened.net, self.opened.device
         if self._loaded != missing.epoch:

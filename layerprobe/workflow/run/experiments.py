@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from layerprobe.data.splits import Dataset, contents_sha256, manifest_sha256
+from layerprobe.data.splits import Dataset, manifest_sha256
 from layerprobe.system.errors import BusyError, DataError, RecipeError
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import SPLITS, Score
@@ -24,7 +24,7 @@ def manifests_of(dataset: Dataset) -> tuple[Mapping[str, str], Mapping[str, str]
     splits, names = dataset.splits, dataset.class_names
     return (
         {name: manifest_sha256(split, names) for name, split in splits.items()},
-        {name: contents_sha256(split, names) for name, split in splits.items()},
+        {name: dataset.contents_sha256(name) for name in splits},
     )
 
 
@@ -37,7 +37,7 @@ def require_same_images(record: RunRecord, dataset: Dataset, splits: Sequence[st
     """Check that the images of some splits are those of a run; a split that its record does not have passes."""
     for name in splits:
         images = dataset.splits[name]
-        if record.contents.get(name) in (None, contents_sha256(images, dataset.class_names)):
+        if record.contents.get(name) in (None, dataset.contents_sha256(name)):
             continue
         same_by_size = record.manifests.get(name) == manifest_sha256(images, dataset.class_names)
         difference = "the same names and sizes, other contents" if same_by_size else "other names, classes or sizes"

@@ -6,12 +6,12 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from layerprobe import store
-from layerprobe.data.splits import Dataset, contents_sha256
+from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import Features, search_sha256
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.reductions.reduction import NotApplicableError
@@ -161,9 +161,11 @@ class RunFeatures:
                 return f"{file.relative_to(path.parent)} is computed again: {reason}"
         return ""
 
-    def search_sha256(self, split: str) -> str:
-        """Hash of a split's search rules."""
-        return search_sha256(*self.dataset.search_of(split), self.dataset.search_rules.get(split))
+    @cached_property
+    def search_sha256(self) -> Callable[[str], str]:
+        """Split -> hash of its search rules."""
+        dataset = self.dataset
+        return cache(lambda split: search_sha256(*dataset.search_of(split), dataset.search_rules.get(split)))
 
     def without_stale(self, scores: Sequence[Score], listener: Listener | None) -> list[Score]:
         """The scores whose features and ranks have the present transform and search rules; reports the others."""
@@ -266,10 +268,6 @@ def features_of(  # noqa: PLR0913 - the run, and how its features are computed a
     dataset = dataset if sample is None else sample.with_samples(dataset)
 
     @cache
-    def manifest_sha256(split: str) -> str:
-        return contents_sha256(dataset.splits[split], dataset.class_names)
-
-    @cache
     def fact_of(name: str, requested: str | None, epoch: int, split: str) -> str:
         splits = dict.fromkeys([split, *dataset.splits])
         names = splits if sample is None else map(sample.stored_as, splits)
@@ -284,7 +282,7 @@ def features_of(  # noqa: PLR0913 - the run, and how its features are computed a
         transform,
         cache(partial(weights_sha256, run)),
         partial(require_weights, run),
-        manifest_sha256,
+        dataset.contents_sha256,
         network,
         shard_rows,
         partial(fact_of, "dtype", dtype),
