@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import repeat
+from itertools import chain, compress, repeat
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from layerprobe.data.hash_table import (
     append_records,
     drop_replaced_records,
     hash_names,
+    hash_rows,
     last_of_each,
     read_records,
 )
@@ -118,8 +119,8 @@ class _ListedFiles:
     @staticmethod
     def of(images: Sequence[Files]) -> _ListedFiles:
         """The files of some splits, whose status is read."""
-        hashes = hash_names(name for image in images for name in image.names)
-        order = np.argsort(hashes[:, 0], kind="stable")  # names that share half of the hash are listed apart
+        hashes = np.concatenate([_hash_names(image.names) for image in images])
+        order = np.argsort(hashes[:, 0])  # names that share half of the hash are listed apart
         is_first = np.ones(len(hashes), bool)
         is_first[1:] = (hashes[order][1:] != hashes[order][:-1]).any(1)
         places = np.empty(len(hashes), np.intp)
@@ -129,6 +130,12 @@ class _ListedFiles:
         if len(rows) == len(hashes):
             return _ListedFiles(images, np.arange(len(rows)), hashes, stamps, np.arange(len(rows)))
         return _ListedFiles(images, rows, hashes[rows], stamps[rows], places)
+
+    def names(self, places: NDArray[np.intp]) -> Iterator[str]:
+        """The names of some files whose rows are ascending."""
+        is_named = np.zeros(sum(len(image.names) for image in self.splits), bool)
+        is_named[self.rows[places]] = True
+        return compress(chain.from_iterable(image.names for image in self.splits), is_named.tolist())
 
     @property
     def files(self) -> Files:
@@ -145,10 +152,18 @@ class _ListedFiles:
         raise IndexError(place)
 
 
+def _hash_names(names: Sequence[str]) -> NDArray[np.uint64]:
+    return hash_rows(names.tables, names.table, names.places) if isinstance(names, RowNames) else hash_names(names)
+
+
 def _known_contents(listed: _ListedFiles, tables: Path) -> tuple[Records, NDArray[np.intp]]:
     """(F,) what the table says of each file, and the rows of those that it does not know as they are now."""
     records = read_records(table_of(listed.files.origin, tables))
     rows = last_of_each(records, listed.hashes)
+    missing = np.flatnonzero(rows < 0)
+    if len(records) and len(missing) and isinstance(listed.files.names, RowNames):  # earlier versions hashed names
+        missing = missing[np.argsort(listed.rows[missing])]
+        rows[missing] = last_of_each(records, hash_names(listed.names(missing)))
     known: Records = np.zeros(len(rows), RECORD)
     if len(records):
         known = np.take(records, np.maximum(rows, 0))

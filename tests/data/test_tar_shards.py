@@ -14,8 +14,9 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from layerprobe.data import tables, tar_shards
+from layerprobe.data import contents, tables, tar_shards
 from layerprobe.data.contents import with_digests
+from layerprobe.data.hash_table import hash_names
 from layerprobe.data.image_files import Files
 from layerprobe.data.splits import digests_of
 from layerprobe.data.tar_shards import load
@@ -84,6 +85,17 @@ def test_hashes_are_those_of_the_images(tmp_path: Path) -> None:
         assert first == other
 
 
+def test_hashes_that_are_kept_by_name_are_read_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = load(shards(tmp_path / "s"))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(contents, "_hash_names", lambda names: hash_names(names))
+        expected = with_digests(dataset, tmp_path / "tables", Silent())
+    monkeypatch.setattr(contents, "_of_file", None)
+    hashed = with_digests(dataset, tmp_path / "tables", Silent())
+    for name in ("train", "test"):
+        assert digests_of(hashed.splits[name]).tolist() == digests_of(expected.splits[name]).tolist()
+
+
 @pytest.mark.parametrize("root", ["{000..003}.tar", "*.tar", "", "{000,001,002,003}.tar"])
 def test_a_folder_a_glob_and_braces_name_shards(tmp_path: Path, root: str) -> None:
     shards(tmp_path / "s")
@@ -116,6 +128,18 @@ def test_values_of_json_are_columns_and_splits(tmp_path: Path) -> None:
     dataset = load(shard(tmp_path / "a.tar", contents), label_column="kind")
     assert dataset.class_names == ("ant", "bee", "cat", "dog")
     assert dataset.splits["test"].columns == {"camera": ("0", "1", "0", "1")}
+
+
+def test_images_of_a_shard_without_a_value_have_none(tmp_path: Path) -> None:
+    for number in range(4):
+        further = {"size": number} if number in (1, 2) else {}
+        for row in (2 * number, 2 * number + 1):
+            found = members(rows=range(row, row + 1), label="json")
+            key = PATHS[row].removesuffix(".jpg")
+            found[f"{key}.json"] = json.dumps({"label": LABELS[row], **further})
+            shard(tmp_path / f"{row}.tar", found)
+    columns = {name: split.columns for name, split in load(tmp_path).splits.items()}
+    assert columns == {"train": {"size": ("", "", "1", "1")}, "test": {"size": ("2", "2", "", "")}}
 
 
 def test_other_members_and_folders_are_passed_over(tmp_path: Path) -> None:
