@@ -7,7 +7,9 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +119,8 @@ def load_table(
     return dataset
 
 
-def _every_row(  # noqa: PLR0913 - as `load`
+def load_every_row(  # noqa: PLR0913 - as `load`
+    kind: TableFormat,
     root: Path,
     *,
     image_column: str = "",
@@ -126,12 +129,8 @@ def _every_row(  # noqa: PLR0913 - as `load`
     split_column: str = "",
     use_split: str = "",
 ) -> Dataset:
-    """Every image, also where files are missing or a class is in two splits."""
-    return load_every_row(root, _FILES, Selection(image_column, label_column, id_column, split_column, use_split))
-
-
-def load_every_row(root: Path, kind: TableFormat, selection: Selection) -> Dataset:
     """Every image of files of any kind, also where files are missing or a class is in two splits."""
+    selection = Selection(image_column, label_column, id_column, split_column, use_split)
     return _read(root, kind, selection, train_classes=None, class_seed=None)
 
 
@@ -211,10 +210,10 @@ def _list_images(
         tables = [file.path.relative_to(folder).as_posix() for file in table.files]
         places = np.concatenate([np.arange(x) for x in table.counts]) if table.places is None else table.places
         table_of_row = np.repeat(np.arange(len(tables)), table.counts)
-        files = Files(folder, RowNames(tables, table_of_row, places).some(rows), column=table.image)
+        row_names = RowNames(tables, table_of_row, places)
+        files = Files(folder, row_names if len(rows) == len(table) else row_names.some(rows), column=table.image)
         # The paths where all have different ones, else `SPLIT/ROW`; where a split has no name `ROW`.
-        cells = table.cells.get(table.image, [None] * len(table))
-        ids = [str(cells[row] or "") for row in rows]
+        ids = _cells(table.cells.get(table.image, [""] * len(table)), rows)
         if not all(ids) or len(set(ids)) < len(ids):
             counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
             ids = ["/".join(filter(None, (names[row], str(next(counts[names[row]]))))) for row in rows]
@@ -226,7 +225,8 @@ def _list_images(
     if selection.id_column:
         ids = [_require_text(table, row, selection.id_column, "id") for row in rows]
     first_row: dict[str, int] = {}
-    for row, name in zip(rows, ids, strict=True) if len(set(ids)) < len(ids) else ():
+    are_distinct = (table.embedded and not selection.id_column) or len(set(ids)) == len(ids)
+    for row, name in () if are_distinct else zip(rows, ids, strict=True):
         if first_row.setdefault(name, row) != row:
             problem = f"{name} is in {table.where(first_row[name])} already"
             raise DataError(problem, file=table.where(row), fix="Keep one, or name another column by data.id_column")
@@ -236,12 +236,16 @@ def _list_images(
         for column, cells in table.cells.items()
         if column not in used
     }
-    label_of: dict[object, str] = {}
-    for row, cell in ((row, table.cells[table.label][row]) for row in rows):
-        if cell not in label_of:
-            label_of[cell] = _label(table, row)
-    labels = [label_of[table.cells[table.label][row]] for row in rows]
+    label_cells = _cells(table.cells[table.label], rows)
+    row_of = dict(zip(reversed(label_cells), reversed(rows), strict=True))  # the first of each label
+    label_of = {table.cells[table.label][row]: _label(table, row) for row in sorted(row_of.values())}
+    labels = list(map(label_of.__getitem__, label_cells))
     return ListedImages(files, ids, labels, columns), fingerprint([size or 0 for size in sizes])
+
+
+def _cells(column: Sequence[Any], rows: Sequence[int]) -> Sequence[Any]:
+    """The cells of a column in some rows of a table, ascending."""
+    return column if len(rows) == len(column) else [column[row] for row in rows]
 
 
 def _label(table: ImageTable, row: int) -> str:
@@ -304,14 +308,14 @@ _COLUMNS = "columns image (bytes or a path) and label, others by data.image_colu
 
 PARQUET = DatasetSpec(
     load=load,
-    unchecked=_every_row,
+    unchecked=partial(load_every_row, _FILES),
     argument="FILE",
     holds="images in the rows of parquet files",
     layout=f"FILE, a folder or 'DIR/*.parquet', with {_COLUMNS}; of one split, half of the classes trains",
 )
 HF_DATASET = DatasetSpec(
     load=load,
-    unchecked=_every_row,
+    unchecked=partial(load_every_row, _FILES),
     argument="DIR",
     holds="data sets of Hugging Face datasets",
     layout=f"DIR as Dataset.save_to_disk or the cache of datasets has it, or ORG/NAME[/CONFIG] of the Hub; {_COLUMNS}",

@@ -129,19 +129,6 @@ def load(  # noqa: PLR0913 - its keys of [data]
     return load_table(root, _format(index_folder), selection, train_classes=train_classes, class_seed=class_seed)
 
 
-def _every_row(  # noqa: PLR0913 - as `load`
-    root: Path,
-    *,
-    image_column: str = "",
-    label_column: str = "",
-    id_column: str = "",
-    split_column: str = "",
-    use_split: str = "",
-) -> Dataset:
-    selection = Selection(image_column, label_column, id_column, split_column, use_split)
-    return load_every_row(root, _format(None), selection)
-
-
 def _format(index_folder: Path | None) -> TableFormat:
     return TableFormat(shard_files, partial(_read_shards, index_folder=index_folder))
 
@@ -185,36 +172,40 @@ def _read_shards(
     root: Path, files: Sequence[TableFile], *, image: str, label: str, index_folder: Path | None
 ) -> ImageTable:
     """The table of the images in some shards; no image is read."""
-    shards = [(file.path, _images_in(file.path, index_folder)) for file in files]
-    if not any(images.keys for _, images in shards):
-        raise DataError("no image lies in the shards", file=root, fix="Expected KEY.jpg beside KEY.cls, .txt or .json")
-    endings = [_endings(images, path, image) for path, images in shards]
+    counts: list[int] = []
+    names: list[str] = []
+    labels: list[str] = []
+    places: list[NDArray[np.int64]] = []
+    cells: dict[str, list[Any]] = {}
+    texts: dict[str, str] = {}  # each label once
     of_labels = {label} if label else {"cls", "txt"}
-    kinds = [kind for _, images in shards for kind in images.kinds]
-    names = dict.fromkeys(name for _, of_kind in kinds for name in of_kind if name not in of_labels)
-    labels = [text for path, images in shards for text in _labels(images, path, label)]
-    cells: dict[str, list[Any]] = {
-        name: [cell for _, images in shards for cell in images.cells(name).tolist()] for name in names
-    }
+    # One shard after the other, so that memory holds the index of one.
+    for path in (file.path for file in files):
+        images = _images_in(path, index_folder)
+        endings = _endings(images, path, image)
+        in_shard = _labels(images, path, label)
+        for name in dict.fromkeys(name for _, of_kind in images.kinds for name in of_kind if name not in of_labels):
+            cells.setdefault(name, [None] * len(names)).extend(images.cells(name).tolist())
+        suffixes = [f".{ending}" for ending in endings]
+        names += [key + suffixes[kind] for key, kind in zip(images.keys, images.kind.tolist(), strict=True)]
+        labels += map(texts.setdefault, in_shard, in_shard)
+        for column in cells.values():
+            column += [None] * (len(names) - len(column))
+        places.append(_places(images, endings))
+        counts.append(len(images.keys))
+    if not names:
+        raise DataError("no image lies in the shards", file=root, fix="Expected KEY.jpg beside KEY.cls, .txt or .json")
     image_name, label_name = "image", "label"
     return ImageTable(
         files,
-        counts=[len(images.keys) for _, images in shards],
+        counts=counts,
         image=image_name,
         label=label_name,
         class_names=(),
-        cells={
-            **cells,
-            label_name: labels,
-            image_name: [
-                f"{key}.{of_kind[kind]}"
-                for (_, images), of_kind in zip(shards, endings, strict=True)
-                for key, kind in zip(images.keys, images.kind.tolist(), strict=True)
-            ],
-        },
+        cells={**cells, label_name: labels, image_name: names},
         of_structs=False,
         embedded=True,
-        places=np.concatenate([_places(images, of_kind) for (_, images), of_kind in zip(shards, endings, strict=True)]),
+        places=np.concatenate(places),
     )
 
 
@@ -251,10 +242,11 @@ def _labels(images: _Images, shard: Path, column: str) -> list[str]:
     for name in names:
         rows = images.rows([chosen == [name] for chosen in of_kind])
         labels[rows] = images.cells(name)[rows]
-    for row, value in enumerate(labels.tolist()):
-        if not isinstance(value, str | int) or value == "":
-            raise _label_error(images, row, value, of_kind[images.kind[row]], shard, column)
-    return list(map(str, labels.tolist()))
+    values = labels.tolist()
+    if "" in values or not {*map(type, values)} <= {str, int, bool}:
+        row = next(row for row, value in enumerate(values) if value == "" or not isinstance(value, str | int))
+        raise _label_error(images, row, values[row], of_kind[images.kind[row]], shard, column)
+    return list(map(str, values))
 
 
 def _label_error(  # noqa: PLR0913 - the image, its label and where it was looked for
@@ -411,7 +403,7 @@ def _read_headers(shard: Path) -> list[_Member]:
 
 SPEC = DatasetSpec(
     load=load,
-    unchecked=_every_row,
+    unchecked=partial(load_every_row, _format(None)),
     argument="FILE",
     holds="tar files of WebDataset",
     layout="FILE, DIR or 'DIR/{000..999}.tar' with KEY.jpg beside KEY.cls, .txt or .json; perhaps named like splits",
