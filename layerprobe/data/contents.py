@@ -41,6 +41,7 @@ FOLDER = "contents"  # of all tables, in the folder of the decoded images
 _KEPT_EVERY = 30.0  # seconds of reading that a kill may lose
 _ALONE = 4096  # files that this process reads alone: to start others takes seconds
 _BATCH = 64  # files that another process reads at once
+_ROWS = 1024  # images in tables, likewise: a row group that several processes read is decoded by each of them
 # The kinds of `rules_of`, each of which has the bit of its place. A kind that is new is added at the end.
 _KINDS = (
     "wrong ending", "1-bit", "grey", "palette", "CMYK", GREY_16, "other mode", "transparency", "animated",
@@ -181,7 +182,7 @@ def _read_contents(listed: _ListedFiles, tables: Path, listener: Listener | None
     unread = np.array(sorted(names, key=names.__getitem__), np.intp)
     read = _FileReader(replace(files, names=(), boxes=None, stamps=None))
     shared = workers > 0 and len(unread) > _ALONE
-    size = _BATCH if shared else 1
+    size = (_ROWS if isinstance(files.names, RowNames) else _BATCH) if shared else 1
     batches = [np.arange(start, min(start + size, len(unread))) for start in range(0, len(unread), size)]
     named = ([names[row] for row in unread[rows].tolist()] for rows in batches)
     results: Iterable[Records] = map(read, named)

@@ -8,6 +8,7 @@ import importlib
 import io
 import itertools
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +48,7 @@ class TableImage:
 
     def open(self, _: Literal["rb"] = "rb") -> io.BytesIO:
         """The image's bytes."""
-        status = self.table.stat()
-        stamp = status.st_ino, status.st_size, status.st_mtime_ns
+        stamp = _stamp(self.stat())
         try:
             content = _open_row(self.table, self.column, stamp)[self.row]
         except ARROW_ERRORS as error:
@@ -76,8 +76,7 @@ class TarImage:
 
     def open(self, _: Literal["rb"] = "rb") -> io.BytesIO:
         """The image's bytes."""
-        with self.shard.open("rb", buffering=0) as stream:
-            content = os.pread(stream.fileno(), self.size, self.offset)
+        content = os.pread(_open_shard(self.shard, _stamp(self.stat())).descriptor, self.size, self.offset)
         if len(content) < self.size:
             raise DataError("the tar file is shorter now", file=self, fix="Get it again", kind="unreadable")
         return io.BytesIO(content)
@@ -108,7 +107,25 @@ def read_arrow(table: Path) -> Any:
     return arrow("pyarrow.ipc").open_stream(pyarrow.memory_map(str(table), "r")).read_all()
 
 
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    """What tells that a file was changed or replaced since it was opened."""
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class _OpenShard:
+    """An open tar file, which is closed when it is forgotten."""
+
+    def __init__(self, shard: Path) -> None:
+        self.descriptor = os.open(shard, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.descriptor)
+
+
 # Data workers are sent paths and rows; each process opens the files for itself.
+@functools.lru_cache(maxsize=_OPEN)
+def _open_shard(shard: Path, stamp: tuple[int, ...]) -> _OpenShard:  # noqa: ARG001 - part of the key
+    return _OpenShard(shard)
+
+
 @functools.lru_cache(maxsize=_OPEN)
 def _open_row(
     table: Path,

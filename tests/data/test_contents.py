@@ -13,13 +13,14 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from layerprobe.data import contents, loading
+from layerprobe.data import contents, loading, tables
 from layerprobe.data.contents import pending_reads, table_of, with_digests
 from layerprobe.data.hash_table import RECORD, Records, append_records, last_of_each, read_records
 from layerprobe.data.image_files import Files
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError
 from tests.data.spoiled import encoded, moving, transparent, turned
+from tests.data.tabled import rows, write
 from tests.workflow.conftest import Silent
 
 NAMES = ("a.png", "b.png")
@@ -193,6 +194,21 @@ def test_workers_get_the_names_of_their_batches_alone(
     with_digests(of_files(root), tmp_path, Silent(), workers=2)
     assert batches == [["a.png"], ["b.png"]]
     assert not any(name.encode() in sent[0] for name in NAMES)
+
+
+def test_a_process_reads_a_longer_run_of_images_in_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+
+    def read_here(read: Callable[[Sequence[str]], Records], batches: Iterable[Sequence[str]], _: int) -> list[Records]:
+        named = list(batches)
+        lengths.extend(map(len, named))
+        return list(map(read, named))
+
+    for name, value in {"_ALONE": 1, "_BATCH": 1, "_ROWS": 3}.items():
+        monkeypatch.setattr(contents, name, value)
+    monkeypatch.setattr(loading, "in_order", read_here)
+    with_digests(tables.load(write(tmp_path / "t.parquet", rows())), tmp_path / "tables", Silent(), workers=2)
+    assert lengths == [3, 3, 2]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
@@ -10,10 +12,11 @@ import pytest
 from pyarrow import ipc
 
 from layerprobe.data import table_images
-from layerprobe.data.table_images import TableImage
+from layerprobe.data.table_images import TableImage, TarImage
 from layerprobe.system.errors import DataError, EnvironmentFault
 from tests.data.tabled import rows, write
 
+USED = ("O_RDONLY", "close", "pread")  # of os, beside open
 CONTENTS = [bytes([i]) * (i + 1) for i in range(50)]
 
 
@@ -41,6 +44,26 @@ def test_only_some_rows_of_a_large_row_group_are_kept(tmp_path: Path, monkeypatc
     assert [reader[row] for row in (*range(64), 3, 0)] == [bytes(60)] * 66
     # The rows of one step, and one more: after the first 60 bytes the rest is not above 100 yet.
     assert len(reader._kept) <= 16 + 1
+
+
+def test_a_tar_file_is_opened_once_for_its_images_and_again_when_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, opened, open_file = tmp_path / "a.tar", [], os.open
+
+    def counted(path: Path, flags: int) -> int:
+        opened.append(path)
+        return open_file(path, flags)
+
+    monkeypatch.setattr(table_images, "os", SimpleNamespace(open=counted, **{name: getattr(os, name) for name in USED}))
+    shard.write_bytes(b"onetwo")
+    images = [TarImage(shard, 0, 3), TarImage(shard, 3, 3)]
+    assert [image.open().read() for image in images] == [b"one", b"two"]
+    assert opened == [shard]
+    (tmp_path / "b.tar").write_bytes(b"TWOone")
+    (tmp_path / "b.tar").replace(shard)
+    assert [image.open().read() for image in images] == [b"TWO", b"one"]
+    assert opened == [shard, shard]
 
 
 def test_arrow_files_are_read_where_they_lie(tmp_path: Path) -> None:
