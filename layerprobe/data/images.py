@@ -42,6 +42,7 @@ _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000")
 EXTENSIONS = frozenset(
     (".jpg", ".jpeg", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2")
 )
+_ENDINGS = tuple(EXTENSIONS)
 HEIF_EXTENSIONS = frozenset((".heic", ".heif", ".hif"))  # of phones and cameras
 HEIF_FIX = "pip install pillow-heif"
 _AVIF_EXTENSION = ".avif"
@@ -59,9 +60,9 @@ def is_image_name(name: str) -> bool:
     """Whether a file that is not hidden has a name that ends like an image's that can be read here."""
     if name.startswith("."):
         return False
-    ending = name[name.rfind(".") :].lower()  # `ending_of`, which takes as long again
-    if ending in EXTENSIONS:
+    if name.lower().endswith(_ENDINGS):  # in half the time of `ending_of`
         return True
+    ending = ending_of(name)
     if ending in HEIF_EXTENSIONS:
         return reads_heif()
     return ending == _AVIF_EXTENSION and _reads_avif()
