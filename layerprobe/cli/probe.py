@@ -57,7 +57,8 @@ def probe(
         if not dry_run:
             require_free(run)
     else:
-        frozen = model.request(name, unseen=unseen, cache=cache, device=request.device, workers=request.workers)
+        options = {"device": request.device, "workers": request.workers, "launch": request.launch}
+        frozen = model.request(name, unseen=unseen, cache=cache, **options)
         if not dry_run:
             frozen.require_ready()
 

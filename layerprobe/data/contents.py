@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, compress, repeat
+from itertools import chain, compress, islice, repeat
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +33,10 @@ from layerprobe.data.hash_table import (
 from layerprobe.data.image_files import Files, RowNames, stamps_of
 from layerprobe.data.images import FULL_RANGE, GREY_16, PIL_ERRORS, ImageFile, largest_value, rules_of
 from layerprobe.data.splits import Dataset, Split
+from layerprobe.system.computing import host, local_rank
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file
+from layerprobe.system.launch import Launch
 from layerprobe.system.progress import Listener
 
 FOLDER = "contents"  # of all tables, in the folder of the decoded images
@@ -42,6 +44,7 @@ _KEPT_EVERY = 30.0  # seconds of reading that a kill may lose
 _ALONE = 4096  # files that this process reads alone: to start others takes seconds
 _BATCH = 64  # files that another process reads at once
 _ROWS = 1024  # images in tables, likewise: a row group that several processes read is decoded by each of them
+_CALL = 2**18  # images that the hosts of a launch share by one call, which holds all their names
 # The kinds of `rules_of`, each of which has the bit of its place. A kind that is new is added at the end.
 _KINDS = (
     "wrong ending", "1-bit", "grey", "palette", "CMYK", GREY_16, "other mode", "transparency", "animated",
@@ -50,7 +53,9 @@ _KINDS = (
 _DEEP, _MEASURED = np.uint16(1 << _KINDS.index(GREY_16)), np.uint16(1 << 15)
 
 
-def with_digests(dataset: Dataset, tables: Path, listener: Listener | None, *, workers: int = 0) -> Dataset:
+def with_digests(
+    dataset: Dataset, tables: Path, listener: Listener | None, *, workers: int = 0, launch: Launch | None = None
+) -> Dataset:
     """The data set with the hash of every image's content in `Split.digests`, and with `rules`.
 
     Args:
@@ -58,6 +63,7 @@ def with_digests(dataset: Dataset, tables: Path, listener: Listener | None, *, w
             is hashed already is unchanged.
         listener: hears of progress; None: keep nothing that is read.
         workers: number of processes that read files where there are many to read; 0: this process.
+        launch: whose hosts read them in turn, each by so many processes; None: this host alone.
     """
     if all(split.digests is not None for split in dataset.splits.values()):
         return dataset
@@ -66,7 +72,7 @@ def with_digests(dataset: Dataset, tables: Path, listener: Listener | None, *, w
     for origin in dict.fromkeys(image.origin for image in files.values()):
         images = {name: image for name, image in files.items() if image.origin == origin}
         listed = _ListedFiles.of(list(images.values()))
-        records = _read_contents(listed, tables, listener, workers)
+        records = _read_contents(listed, tables, listener, workers, launch)
         for bit, kind in enumerate(_KINDS):
             if count := int(np.count_nonzero(records["rules"] & (1 << bit))):
                 rules[kind] += count
@@ -174,7 +180,9 @@ def _known_contents(listed: _ListedFiles, tables: Path) -> tuple[Records, NDArra
     return known, np.flatnonzero(is_unread)
 
 
-def _read_contents(listed: _ListedFiles, tables: Path, listener: Listener | None, workers: int) -> Records:
+def _read_contents(
+    listed: _ListedFiles, tables: Path, listener: Listener | None, workers: int, launch: Launch | None
+) -> Records:
     """(F,) what each file holds; those that have changed are read."""
     records, unread = _known_contents(listed, tables)
     table, files = table_of(listed.files.origin, tables), listed.files
@@ -191,7 +199,10 @@ def _read_contents(listed: _ListedFiles, tables: Path, listener: Listener | None
             in_order,  # it imports torch, which a probe with nothing to read does without
         )
 
-        results = in_order(read, named, workers)
+        if launch is None or launch.rank or host()[1] == 1:
+            results = in_order(read, named, workers)
+        else:
+            results = _read_by_hosts(read, named, _CALL // size, workers, launch)
     with contextlib.closing(_kept(results, table, "hashing", len(unread), listener)) as kept:
         for rows, contents in zip(batches, kept, strict=True):
             # The stamp is older than the content: a file that changes meanwhile is read again the next time.
@@ -212,6 +223,42 @@ def _read_contents(listed: _ListedFiles, tables: Path, listener: Listener | None
             if record["largest"][0] >= FULL_RANGE:
                 break
     return records
+
+
+def _read_by_hosts(
+    read: _FileReader, named: Iterator[list[str]], together: int, workers: int, launch: Launch
+) -> Generator[Records, None, None]:
+    """What the files of each batch hold; the hosts of a launch read batches in turn, so many for each call."""
+    from layerprobe.data.loading import in_order
+
+    _, hosts = host()
+    while batches := list(islice(named, together)):
+        launch.call(_read_in_turn, read, batches, workers)
+        with contextlib.closing(in_order(read, batches[::hosts], workers)) as results:
+            for number, names in enumerate(batches):
+                records = launch.take(number) if number % hosts else next(results)
+                yield records if len(records) else read(names)  # and it tells of what another host could not read
+
+
+def _read_in_turn(launch: Launch, read: _FileReader, batches: Sequence[list[str]], workers: int) -> None:
+    """In the first process of another host than the first: read its batches."""
+    from layerprobe.data.loading import in_order
+
+    if local_rank():
+        return
+    this_host, hosts = host()
+    numbers = range(this_host, len(batches), hosts)
+    results = in_order(partial(_readable, read), batches[this_host::hosts], workers)
+    for number, records in zip(numbers, results, strict=True):
+        launch.give(number, records)
+
+
+def _readable(read: _FileReader, names: Sequence[str]) -> Records:
+    """What some files hold; no records where one of them cannot be read."""
+    try:
+        return read(names)
+    except DataError:
+        return np.empty(0, RECORD)
 
 
 def _kept(

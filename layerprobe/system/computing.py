@@ -122,10 +122,15 @@ def processes_here() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
+def host() -> tuple[int, int]:
+    """This host's number, from 0, among those of torchrun, and how many there are; (0, 1) without torchrun."""
+    return int(os.environ.get("GROUP_RANK", "0")), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+
+
 def default_workers() -> int:
     """The number of processes that hash and decode where the user states none: one a core, at most 8.
 
-    The first process of torchrun has the cores of the others, which wait for it.
+    The first process that torchrun has started on a host has the cores of the others, which wait for it.
     """
     return min(8, _cores())
 

@@ -1,7 +1,8 @@
 """The processes that torchrun starts for one command: the first reads, writes and prints, the others compute for it.
 
 They talk over the key-value store that torchrun keeps: the first process posts calls, every process a sign of life
-each half second and its error, if any. Results and gradients go through `Launch.group`.
+each half second and its error, if any. Hashes of images go over it too, as the group is not joined yet; features,
+ranks and gradients go through `Launch.group`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from layerprobe.system.computing import local_rank
 from layerprobe.system.errors import EnvironmentFault, InterruptedRun, LayerprobeError, RecipeError
@@ -115,6 +116,18 @@ class Launch:
             return 0
         before, self._images = self._images, self._store.add("images", 0)
         return self._images - before
+
+    def give(self, number: int, result: object) -> None:
+        """In another process than the first: keep a numbered result of the present call, until it is taken."""
+        self._store.set(f"call {self._calls} result {number}", pickle.dumps(result))  # type: ignore[arg-type] # bytes are taken
+
+    def take(self, number: int) -> Any:
+        """In the first process: wait for a numbered result of the last call."""
+        key = f"call {self._calls} result {number}"
+        self._wait([key])
+        result = pickle.loads(self._store.get(key))
+        self._store.delete_key(key)
+        return result
 
     def serve(self) -> None:
         """In every process but the first: do what it calls, until it says that this is all."""

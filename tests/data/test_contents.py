@@ -21,6 +21,7 @@ from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError
 from tests.data.spoiled import encoded, moving, transparent, turned
 from tests.data.tabled import rows, write
+from tests.launches import LEAD, run_launch
 from tests.workflow.conftest import Silent
 
 NAMES = ("a.png", "b.png")
@@ -172,6 +173,62 @@ def test_worker_processes_give_the_same_hashes(root: Path, tmp_path: Path, monke
     assert found == [blake(name.encode()) for name in names]
     assert steps == [64, 64, 22]
     assert sorted(stored(table_of(root, tmp_path))) == sorted(found)
+
+
+# Each process prints the names of the files that it reads, without workers.
+BY_HOSTS = f"""{LEAD}
+from pathlib import Path
+import numpy as np
+from layerprobe.data import contents, loading
+from layerprobe.data.image_files import Files
+from layerprobe.data.splits import Dataset, Split
+from layerprobe.system.progress import Silent
+
+class Shown(Silent):
+    def advance(self, steps):
+        print(f"+{{steps}}", end=" ")
+
+def in_order(read, keys, workers):
+    yield from map(read, keys)
+
+def read_here(path, of_file=contents._of_file):
+    print(path.stem, end=" ", flush=True)
+    return of_file(path)
+
+def hashed(launch):
+    root = Path("root")
+    names = tuple(sorted(path.name for path in root.iterdir()))
+    dataset = Dataset({{"train": Split("train", np.zeros(len(names), np.int64), names, Files(root, names))}}, ("one",))
+    (split,) = contents.with_digests(dataset, Path("tables"), Shown(), workers=1, launch=launch).splits.values()
+    return split.digests.tobytes().hex()
+
+contents._ALONE, contents._BATCH, contents._CALL = 1, 2, 3
+contents._of_file, loading.in_order = read_here, in_order
+main(hashed)
+"""
+
+
+def test_the_first_process_of_each_host_reads_batches_in_turn(root: Path, tmp_path: Path) -> None:
+    for number in range(9):
+        (root / f"{number}.png").write_bytes(b"%d" % number)
+    ended = run_launch(BY_HOSTS, size=4, hosts=2, folder=tmp_path)
+    # 11 files: batches 0 1, 2 3, 4 5 in one call, then 6 7, 8 a, b
+    assert [process.stdout for process in ended[1:]] == ["", "2 3 8 a ", ""]
+    names = tuple(sorted(path.name for path in root.iterdir()))
+    digests = hashes(with_digests(of_files(root, names), tmp_path / "alone", Silent()))
+    assert ended[0].stdout == f"0 1 +2 +2 4 5 +2 6 7 +2 +2 b +1 {''.join(digests)}\n"
+    (table,) = (tmp_path / "tables").glob("*.bin")
+    assert table.read_bytes() == table_of(root, tmp_path / "alone").read_bytes()
+
+
+def test_the_first_of_the_images_that_hosts_cannot_read_is_told(root: Path, tmp_path: Path) -> None:
+    for name in ("3.png", "4.png"):  # a batch of the second host, and one of the first
+        os.mkfifo(root / name)
+    for name in ("0.png", "1.png", "2.png", "5.png"):
+        (root / name).write_bytes(b"")
+    ended = run_launch(BY_HOSTS, size=2, hosts=2, folder=tmp_path)
+    assert ended[0].stdout.startswith("0 1 +2 2 3 root/3.png: a pipe, socket or device, not a file")
+    assert [process.returncode for process in ended] == [3, 3]
 
 
 def test_workers_get_the_names_of_their_batches_alone(

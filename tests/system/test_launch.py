@@ -8,7 +8,7 @@ import pytest
 
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.launch import Launch, started
-from tests.launches import run_launch
+from tests.launches import LEAD, run_launch
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "4", "RANK": "2"}
 # Stands still for 10 seconds.
@@ -20,12 +20,9 @@ def stop(launch, number):
         os._exit(0)
     os.kill(os.getpid(), number)
 """
-# The first process runs `lead(launch)`, the others serve; as `cli.main` does.
-BEGIN = """
-import os, signal, sys, time
+BEGIN = f"""{LEAD}
 import torch, torch.distributed as dist
-from layerprobe.system.errors import Bug, DataError, InterruptedRun, LayerprobeError
-from layerprobe.system.launch import started
+from layerprobe.system.errors import DataError
 
 def add(launch, number):
     total = torch.tensor(float(number + launch.rank))
@@ -45,23 +42,6 @@ def vanish(launch, rank, number):
     if launch.rank == rank:
         os.kill(os.getpid(), number)
     add(launch, 1)
-
-def main(lead):
-    sys.modules["__main__"].__dict__.update(globals())
-    launch, code = started(os.environ), 0
-    launch.begin(lambda error: print(error, flush=True))
-    try:
-        if launch.rank:
-            launch.serve()
-        print(lead(launch), flush=True)
-    except (LayerprobeError, RuntimeError) as error:
-        fault = launch.cause(error) or (error if isinstance(error, LayerprobeError) else Bug(repr(error)))
-        if launch.rank:
-            launch.wait_for_end(None if launch.lost(error) else fault)
-        print(fault, flush=True)
-        code = fault.exit_code
-    launch.end(code)
-    sys.exit(code)
 """
 
 

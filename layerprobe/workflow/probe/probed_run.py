@@ -64,7 +64,8 @@ class ProbedRun:
     @functools.cached_property
     def dataset(self) -> Dataset:
         """The data set with the hashes of its images; none is decoded."""
-        decoding = Decoding(self.run.folder.parent, self.listener, self.request.workers)
+        request = self.request
+        decoding = Decoding(self.run.folder.parent, self.listener, request.workers, launch=request.launch)
         return self.given or from_recipe.build_dataset(self.recipe, decoding, decode=False)
 
     @functools.cached_property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from layerprobe.data.contents import FOLDER as CONTENTS
@@ -23,6 +23,7 @@ from layerprobe.data.splits import Dataset, Split, digests_of
 from layerprobe.system.computing import default_workers
 from layerprobe.system.errors import BusyError, EnvironmentFault, LayerprobeError
 from layerprobe.system.files import disk_faults_told, free_bytes, require_writable
+from layerprobe.system.launch import Launch
 from layerprobe.system.progress import Listener, Stop, Task, stoppable
 from layerprobe.system.wording import as_size
 
@@ -37,19 +38,22 @@ class Decoding:
         listener: None: use stored decoded images, and decode none.
         workers: number of processes that hash and decode; None: one per core, at most 8.
         in_process: only this process reads images: a small data set stays in memory instead.
+        launch: whose hosts hash together.
     """
 
     cache: Path
     listener: Listener | None = None
     workers: int | None = None
     in_process: bool = True
+    launch: Launch = field(default_factory=Launch, compare=False)
 
 
 def with_contents(dataset: Dataset, decoding: Decoding) -> Dataset:
     """The data set with the hash of each image's content; only changed files are read."""
     workers = default_workers() if decoding.workers is None else decoding.workers
     with stoppable(at_once=True):
-        return with_digests(dataset, decoding.cache / FOLDER / CONTENTS, decoding.listener, workers=workers)
+        tables = decoding.cache / FOLDER / CONTENTS
+        return with_digests(dataset, tables, decoding.listener, workers=workers, launch=decoding.launch)
 
 
 def with_decoded(

@@ -58,7 +58,8 @@ def _make_run(request: FrozenRequest, epoch_files: _EpochFiles, listener: Listen
     from layerprobe.workflow.train.building import TrainRequest
     from layerprobe.workflow.train.train import forget_unmeasured, is_done, keep_probing, require_same_data, train
 
-    recipe, decoding = request.recipe(), Decoding(request.cache, listener, request.workers)
+    recipe = request.recipe()
+    decoding = Decoding(request.cache, listener, request.workers, launch=request.launch)
     run = request.target(recipe)
     forget_unmeasured(run, recipe, decoding)
     if run.exists():
@@ -71,7 +72,15 @@ def _make_run(request: FrozenRequest, epoch_files: _EpochFiles, listener: Listen
             keep_probing(run, recipe, listener)
         else:
             train(
-                TrainRequest(recipe, True, request.cache, run=run.name, device=request.device, workers=request.workers),
+                TrainRequest(
+                    recipe,
+                    True,
+                    request.cache,
+                    run=run.name,
+                    device=request.device,
+                    workers=request.workers,
+                    launch=request.launch,
+                ),
                 listener,
             )
         return run
@@ -143,7 +152,7 @@ def _begin(request: FrozenRequest, recipe: Recipe, files: list[WeightsFile], lis
     notes = dict.fromkeys(note for weights in loaded.values() for note in weights.notes)
     notes |= dict.fromkeys([*_explain_left_out(net, request, files), *_explain_missing_weights(net, loaded)])
     lacking = frozenset(key for weights in loaded.values() for key in weights.lacking)
-    decoding = Decoding(request.cache, listener, request.workers)
+    decoding = Decoding(request.cache, listener, request.workers, launch=request.launch)
     dataset = from_recipe.build_dataset(recipe, decoding, decode=False)
     net = replace(net, notes=(*net.notes, *notes), new_parameters=lacking)
     with locked(run):

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from layerprobe.recipe.validation import data_problems, validate_section
 from layerprobe.registry import MODEL_NAMES, SOURCES
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.files import require_file, require_writable
+from layerprobe.system.launch import Launch
 from layerprobe.system.naming import name_model
 from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import SECTIONS, Data, Problem
@@ -38,6 +39,7 @@ class FrozenRequest:
         run: the run's name; None for one made of the model's.
         device: auto, cpu, cuda, cuda:i or mps.
         workers: data worker processes; None chooses.
+        launch: the processes whose hosts hash the images together.
     """
 
     model: str
@@ -49,6 +51,7 @@ class FrozenRequest:
     run: str | None = None
     device: str = "auto"
     workers: int | None = None
+    launch: Launch = field(default_factory=Launch, compare=False)
 
     def recipe(self) -> Recipe:
         """The recipe of the run: 0 epochs, and a loss that is never computed."""

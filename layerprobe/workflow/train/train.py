@@ -186,7 +186,8 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     if recipe.found_at is not None and (request.fresh or not run.exists()):
         fix = f"Set it in the recipe, or by --set net.name={recipe.found_at}"
         raise RecipeError("--model with another path is for a run that exists", file=run.folder, fix=fix)
-    decoding, damaged = Decoding(request.cache, listener, request.workers), list[int]()
+    decoding = Decoding(request.cache, listener, request.workers, launch=request.launch)
+    damaged = list[int]()
     if not request.fresh:
         forget_unmeasured(run, recipe, decoding)
         damaged = damaged_epochs(run, listener)
