@@ -27,8 +27,14 @@ sys.dont_write_bytecode = False
 # Ten thousand tests and what their modules import live as long as the process: while they are collected nothing becomes
 # garbage, and after that no search for garbage visits them again (`pytest_collection_finish`).
 gc.disable()
-# Whichever test starts the fork server: it imports these once, and each of its processes is a fork of it.
-multiprocessing.set_forkserver_preload(["layerprobe.workflow.train.train", "layerprobe.workflow.probe.probe"])
+# Whichever test starts the fork server: it imports these once, and each of its processes is a fork of it. torch
+# imports torch._dynamo with the first optimizer, which takes as long as the rest.
+multiprocessing.set_forkserver_preload(
+    [
+        "layerprobe.workflow.train.train", "layerprobe.workflow.probe.probe", "layerprobe.cli.probe", "scipy.special",
+        "torch._dynamo",
+    ]
+)  # fmt: skip
 os.environ.pop("LAYERPROBE_CACHE", None)  # whoever runs the tests may have set it for runs of their own
 os.environ.pop("LAYERPROBE_NAMED_MODELS", None)
 

@@ -18,6 +18,8 @@ LENET = [f"--set={setting}" for setting in (
     "data.validation_classes=0.3", "train.epochs=2", "train.batch_size=24", "train.decay_at=[]",
 )]  # fmt: skip
 TRAIN = ["train", "quick", "--run", "r", *LENET]
+# c1 has 6 dimensions, which pca:8 skips.
+PROBE = ["probe", "r", "--layers", "c1@max,fc6", "--reduce", "none,l2+pca:8"]
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -82,7 +84,7 @@ def test_another_number_of_processes_goes_on_and_says_so(
 @pytest.fixture(scope="module")
 def probed(alone: Path) -> Path:
     """The cache of the trained run, probed by one process."""
-    ended = run_python(MAIN, "probe", "r", "--reduce", "none,l2+pca:8", folder=alone)
+    ended = run_python(MAIN, *PROBE, folder=alone)
     assert ended.returncode == 0, ended.stderr
     return alone
 
@@ -93,8 +95,7 @@ def test_processes_store_the_bytes_of_one(size: int, options: list[str], probed:
     for name in ("features", "ranks", "scores.csv"):
         path = tmp_path / "cache/r" / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    words = ["probe", "r", "--reduce", "none,l2+pca:8", *options]
-    ended = run_launch(MAIN, *words, size=size, folder=tmp_path)
+    ended = run_launch(MAIN, *PROBE, *options, size=size, folder=tmp_path)
     assert [process.returncode for process in ended] == [0] * size, ended
     assert not any(process.stdout + process.stderr for process in ended[1:])
     before, after = hashes(probed / "cache/r"), hashes(tmp_path / "cache/r")

@@ -11,14 +11,24 @@ from layerprobe.system.launch import Launch, started
 from tests.launches import LEAD, run_launch
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "4", "RANK": "2"}
-# Stands still for 10 seconds.
+# Signs of life are missed soon.
+QUICK = """
+from layerprobe.system import launch
+launch._BEAT, launch._LOST = 0.1, 1.0
+"""
+# Stands still until the first process has ended.
 STOP = """
-def stop(launch, number):
+def stop(launch, first):
     if os.fork() == 0:
-        time.sleep(10)
-        os.kill(os.getppid(), signal.SIGCONT)
-        os._exit(0)
-    os.kill(os.getpid(), number)
+        try:
+            while True:
+                os.kill(first, 0)
+                time.sleep(0.02)
+        except ProcessLookupError:
+            os.kill(os.getppid(), signal.SIGCONT)
+            os._exit(0)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    add(launch, 1)
 """
 BEGIN = f"""{LEAD}
 import torch, torch.distributed as dist
@@ -38,9 +48,9 @@ def fail(launch, rank):
         raise DataError("truncated", file="a.png", fix="Restore it")
     add(launch, 1)
 
-def vanish(launch, rank, number):
+def vanish(launch, rank):
     if launch.rank == rank:
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGKILL)
     add(launch, 1)
 """
 
@@ -93,8 +103,8 @@ def test_an_error_of_the_first_process_ends_the_others_in_silence(tmp_path: Path
 
 
 def test_the_first_process_tells_of_one_that_was_killed(tmp_path: Path) -> None:
-    lead = "(add_together(launch, 1), launch.call(vanish, 1, signal.SIGKILL), vanish(launch, 1, signal.SIGKILL))"
-    ended = run_launch(f"{BEGIN}\nmain(lambda launch: {lead})", size=3, folder=tmp_path)
+    lead = "(add_together(launch, 1), launch.call(vanish, 1), vanish(launch, 1))"
+    ended = run_launch(f"{BEGIN}{QUICK}\nmain(lambda launch: {lead})", size=3, folder=tmp_path)
     assert ended[0].stdout.startswith("rank 1 on ")
     assert "ended or does not answer. Run the same command again" in ended[0].stdout
     assert [process.returncode for process in ended] == [5, -9, 5]
@@ -102,17 +112,8 @@ def test_the_first_process_tells_of_one_that_was_killed(tmp_path: Path) -> None:
 
 
 def test_a_process_that_stands_still_is_told_of_after_the_timeout(tmp_path: Path) -> None:
-    lead = "(launch.call(vanish, 1, signal.SIGSTOP), vanish(launch, 1, signal.SIGSTOP))"
-    # The first process ends the other, as torchrun does.
-    program = BEGIN.replace("os.kill(os.getpid(), number)", "stop(launch, number)").replace(
-        "def main(lead):", f"{STOP}\ndef main(lead):"
-    )
-    ended = run_launch(
-        f"{program}\nmain(lambda launch: {lead})",
-        size=2,
-        folder=tmp_path,
-        environment={"LAYERPROBE_GROUP_TIMEOUT": "6"},
-    )
+    program = f"{BEGIN}{QUICK}{STOP}\nmain(lambda launch: (launch.call(stop, os.getpid()), add(launch, 1)))"
+    ended = run_launch(program, size=2, folder=tmp_path, environment={"LAYERPROBE_GROUP_TIMEOUT": "3"})
     assert ended[0].returncode == 5
     assert ended[0].stdout.startswith("rank 1 on ")
     assert "ended or does not answer" in ended[0].stdout
