@@ -258,12 +258,11 @@ def hashing() -> bool:
 
         pixels = np.random.default_rng(0).integers(0, 256, (64, 600, 600, 3), np.uint8)
         for index in range(2_000):
-            path = folder / f"images/train/{index % 20:03d}/{index}.png"
+            path = folder / f"images/{index % 20:03d}/{index}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             pixels[index % 64, 0, 0] = index % 256, index // 256, 0
             Image.fromarray(pixels[index % 64]).save(path, compress_level=0)
-        shutil.copytree(folder / "images/train/000", folder / "images/test/a")
-        words = f"train quick --run r --set data.name=folder --set data.root={folder}/images --set net.name=lenet"
+        words = f"train quick --run r --data folder:{folder}/images --set net.name=lenet"
         settings = " --set data.image_size=28 --set train.epochs=1 --set train.batch_size=24 --workers 0"
         began = time.monotonic()
         launch = start(folder, words + settings, timeout=6)
