@@ -202,7 +202,7 @@ def hashed(launch):
     (split,) = contents.with_digests(dataset, Path("tables"), Shown(), workers=1, launch=launch).splits.values()
     return split.digests.tobytes().hex()
 
-contents._ALONE, contents._BATCH, contents._CALL = 1, 2, 3
+contents._ALONE, contents._BATCH, contents._CALL = 1, 2, 6
 contents._of_file, loading.in_order = read_here, in_order
 main(hashed)
 """
