@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,9 +131,8 @@ def count_pairs(pairs: AllPairs) -> PairCounts:
     counts = np.zeros((2, grid.bins), np.int64)
 
     def count(tile: Tile) -> None:
-        impostor = np.ones(tile.products.numel(), bool)
-        impostor[tile.others] = False
-        for row, places in enumerate((tile.genuine, np.flatnonzero(impostor))):
+        impostor = np.flatnonzero(tile.products.view(-1).cpu().numpy() > -np.inf)
+        for row, places in enumerate((tile.genuine, impostor)):
             if len(places):
                 counts[row] += np.bincount(grid.steps(tile.exact(places)) // grid.width, minlength=grid.bins)
 
@@ -240,16 +240,15 @@ class _Coarse:
         """By how many bins rounding moves a product at most."""
         return math.ceil(self.tolerance * self.factor + 0.25)
 
-    def bins_of(self, tile: Tile) -> Tensor:
-        """(A * B,) the wide bin of each product; in memory that the next tile takes."""
+    def bins_of(self, products: Tensor) -> Tensor:
+        """(P,) the wide bin of each product; in memory that the next ones take."""
         import torch
 
-        flat = tile.products.view(-1)
-        if self._memory is None or len(self._memory) < len(flat):
-            self._memory = torch.empty(len(flat), dtype=torch.int32, device=flat.device)
-            self._numbers = torch.empty(_AT_ONCE, device=flat.device)
-        bins = self._memory[: len(flat)]
-        for some, bins_there in zip(flat.split(_AT_ONCE), bins.split(_AT_ONCE), strict=True):
+        if self._memory is None or len(self._memory) < len(products):
+            self._memory = torch.empty(len(products), dtype=torch.int32, device=products.device)
+            self._numbers = torch.empty(_AT_ONCE, device=products.device)
+        bins = self._memory[: len(products)]
+        for some, bins_there in zip(products.split(_AT_ONCE), bins.split(_AT_ONCE), strict=True):
             numbers = torch.mul(some, self.factor, out=self._numbers[: len(some)])
             bins_there.copy_(numbers.add_(self.offset).clamp_(0, self.size - 1))
         return bins
@@ -258,8 +257,8 @@ class _Coarse:
         """Count a tile."""
         import torch
 
-        self.impostor += torch.bincount(self.bins_of(tile), minlength=self.size).cpu().numpy()
-        self.impostor[0] -= len(tile.others)  # at -inf
+        self.impostor += torch.bincount(self.bins_of(tile.products.view(-1)), minlength=self.size).cpu().numpy()
+        self.impostor[0] -= tile.products.numel() - tile.impostors  # at -inf
         self.tolerance = max(self.tolerance, float(tile.tolerance.max()))
         if len(tile.genuine):
             self._genuine.add(self.grid.steps(tile.exact(tile.genuine)))
@@ -268,18 +267,27 @@ class _Coarse:
         """Count the pairs of a tile that are in ranges of similarities, by exact similarity."""
         import torch
 
-        bins = self.bins_of(tile)
-        marks = np.zeros(self.size, np.uint8)
-        for some in ranges:
-            marks[some.bins] = 1
-        marked = torch.from_numpy(marks).to(bins.device).index_select(0, bins).cpu().numpy()
-        places = np.flatnonzero(marked.view(bool))  # eight times as fast as of numbers
-        if marks[0]:
-            places = places[tile.products.view(-1).cpu().numpy()[places] > -np.inf]
+        bounds = []
+        for wanted in ranges:  # a quarter of a bin more at either end, as bins are computed in float32
+            ends = wanted.bins.start - 0.25, wanted.bins.stop + 0.25
+            low, high = (float((end - self.offset) / self.factor) for end in ends)
+            # What is no impostor pair is at -inf.
+            low = low if wanted.bins.start else torch.finfo(torch.float32).min
+            bounds.append((low, high if wanted.bins.stop < self.size else math.inf))
+        flat = tile.products.view(-1)
+        on_cpu = flat.device.type == "cpu"
+        marks = []
+        for some in flat.split(_AT_ONCE) if on_cpu else [flat]:
+            # NumPy compares, and finds few, in a fraction of torch's time.
+            values: Any = some.numpy() if on_cpu else some
+            inside = functools.reduce(operator.or_, ((values >= low) & (values <= high) for low, high in bounds))
+            marks.append(inside if on_cpu else inside.cpu().numpy())
+        places = np.flatnonzero(np.concatenate(marks))
         if len(places):
-            bins_of_places, steps = bins.cpu().numpy()[places], self.grid.steps(tile.exact(places))
-            for some in ranges:
-                some.add(steps[(bins_of_places >= some.bins.start) & (bins_of_places < some.bins.stop)])
+            bins = self.bins_of(flat[torch.from_numpy(places).to(flat.device)]).cpu().numpy()
+            steps = self.grid.steps(tile.exact(places))
+            for wanted in ranges:
+                wanted.add(steps[(bins >= wanted.bins.start) & (bins < wanted.bins.stop)])
 
     @functools.cached_property
     def genuine(self) -> Counts:
@@ -402,34 +410,35 @@ class AcceptedCounts:
         rows, columns = self.rows[tile.rows], self.columns[tile.columns]
 
         def cells(places: Counts) -> Counts:
-            return rows[places // len(columns)] * self.size + columns[places % len(columns)]
+            lines = places.astype(np.int32) // len(columns)  # half as long as of 64 bits
+            numbers: Counts = rows[lines] * self.size + columns[places - lines * len(columns)]
+            return numbers
 
-        others = tile.others
-        if self.pairs.itself:  # each pair once
-            others = others[tile.rows[others // len(columns)] < tile.columns[others % len(columns)]]
-        self._wait(-1, cells(others))
+        self._wait(-1, cells(tile.others))
         self.genuine[-1] += np.bincount(rows[tile.genuine // len(columns)], minlength=self.size)
         if not self.thresholds:
             return
-        products, tolerance = tile.products.cpu().numpy(), tile.tolerance.cpu().numpy()
-        lowest = min(product for _, product in self.thresholds)
-        low = np.nextafter((lowest - tolerance).astype(np.float32), np.float32(-np.inf))
-        impostor = np.flatnonzero(products >= low[:, None])
+        products, tolerance = tile.products.view(-1).cpu().numpy(), float(tile.tolerance.max())
+        bounds = [_bounds(product, tolerance) for _, product in self.thresholds]
+        impostor = np.flatnonzero(products >= min(low for low, _ in bounds))
         places = np.concatenate([impostor, tile.genuine])
-        of_places = np.concatenate([products.ravel()[impostor], tile.genuine_products.cpu().numpy()])
-        accepted = self._accepted(tile, tolerance[places // len(columns)], places, of_places)
-        for row, is_accepted in enumerate(accepted):
-            self._wait(row, cells(impostor[is_accepted[: len(impostor)]]))
+        of_places = np.concatenate([products[impostor], tile.genuine_products.cpu().numpy()])
+        impostor_cells = cells(impostor)
+        for row, is_accepted in enumerate(self._accepted(tile, bounds, places, of_places)):
+            self._wait(row, impostor_cells[is_accepted[: len(impostor)]])
             genuine = tile.genuine[is_accepted[len(impostor) :]]
             self.genuine[row] += np.bincount(rows[genuine // len(columns)], minlength=self.size)
 
     def _accepted(
-        self, tile: Tile, tolerance: FloatArray, places: Counts, products: NDArray[np.float32]
+        self,
+        tile: Tile,
+        bounds: Sequence[tuple[np.float32, np.float32]],
+        places: Counts,
+        products: NDArray[np.float32],
     ) -> list[NDArray[np.bool_]]:
-        """For each threshold whether it accepts pairs at places (P,) of a tile, by products of some tolerance (P,)."""
-        above = [products.astype(np.float64) - product for _, product in self.thresholds]
-        accepted = [some > tolerance for some in above]
-        is_unclear = [np.abs(some) <= tolerance for some in above]
+        """For each threshold whether it accepts pairs at places (P,) of a tile, by their products (P,)."""
+        accepted = [products >= high for _, high in bounds]
+        is_unclear = [(products >= low) & ~surely for (low, _), surely in zip(bounds, accepted, strict=True)]
         unclear = np.flatnonzero(np.logical_or.reduce(is_unclear))
         if len(unclear):
             exact = tile.exact(places[unclear])
@@ -469,6 +478,13 @@ class AcceptedCounts:
         self.impostor[-1] += self._all_pairs().ravel()
         tables = self.impostor.reshape(-1, self.size, self.size)
         return Accepted(self.genuine[:-1], self.genuine[-1], tables[:-1], tables[-1])
+
+
+def _bounds(product: float, tolerance: float) -> tuple[np.float32, np.float32]:
+    """Products below the first are surely less than a product, and those from the second on surely no less."""
+    infinity = np.float32(np.inf)
+    low, high = np.float32(product - tolerance), np.float32(product + tolerance)
+    return np.nextafter(low, -infinity), np.nextafter(high, infinity)
 
 
 def _allowed_count(rate: float, total: int) -> int:

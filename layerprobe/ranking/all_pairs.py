@@ -39,7 +39,8 @@ class Tile:
         tolerance: (A,) float64: how far a product may be from the exact value.
         genuine: (P,) the places of the genuine pairs in the tile, in order of its cells.
         genuine_products: (P,)
-        others: (R,) the places of pairs that are no impostor pairs.
+        others: (R,) the places of the other pairs that are no impostor pairs, and of the genuine ones.
+        impostors: how many impostor pairs there are.
         exact: gives the float64 similarities at places, as `AllPairs.in_user_units` takes them; a higher one is closer.
     """
 
@@ -50,6 +51,7 @@ class Tile:
     genuine: NDArray[np.int64]
     genuine_products: Tensor
     others: NDArray[np.int64]
+    impostors: int
     exact: Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 
@@ -161,6 +163,7 @@ class _PairTiles:
         self.relevance, self.relevance_rows = pairs.relevance, slice(None)
         product = float32(pairs.queries.device)
         self.way = Way(replace(product, tile=max(product.tile, BLOCK_ROWS)))  # of small tiles the kinds take longer
+        self.memory = torch.empty(0, device=pairs.queries.device)  # new memory is slow at first
 
     def search(self, queries: list[Rounded], gallery: list[Rounded], items: Chosen) -> None:  # noqa: ARG002 - for others
         """See `Counter`."""
@@ -182,16 +185,25 @@ class _PairTiles:
         queries, items = self.queries.index[rows], gallery.index[columns]
         if self.pairs.itself and items[-1] <= queries[0]:
             return
-        products = self.way.product.multiply(row_factors[0], self.gallery.values[columns])
+        shape = len(queries), len(items)
+        if len(self.memory) < shape[0] * shape[1]:
+            self.memory = self.memory.new_empty(shape[0] * shape[1])
+        memory = self.memory[: shape[0] * shape[1]].view(shape)
+        products = self.way.product.multiply(row_factors[0], self.gallery.values[columns], memory)
         genuine, others = self._kinds(rows, items, gallery.labels[columns])
         flat = products.view(-1)
         genuine_products = flat[torch.from_numpy(genuine).to(flat.device)]
         flat[torch.from_numpy(others).to(flat.device)] = -torch.inf
+        impostors = len(flat) - len(others)
+        if self._overlap(queries, items):  # below the diagonal are no pairs
+            no_pairs = items <= queries[:, None]
+            products.masked_fill_(torch.from_numpy(no_pairs).to(flat.device), -torch.inf)
+            impostors -= int(no_pairs.sum())
 
         def exact(places: NDArray[np.int64]) -> NDArray[np.float64]:
             return self._exact(rows, columns, gallery, places)
 
-        tile = Tile(queries, items, products, self.tolerance[rows], genuine, genuine_products, others, exact)
+        tile = Tile(queries, items, products, self.tolerance[rows], genuine, genuine_products, others, impostors, exact)
         for count in self.counts:
             count(tile)
 
@@ -217,6 +229,10 @@ class _PairTiles:
         values: NDArray[np.float64] = (similarities / self.pairs.unit).cpu().numpy()
         return values
 
+    def _overlap(self, queries: NDArray[np.int64], items: NDArray[np.int64]) -> bool:
+        """Whether there are items that are no later than a query that they would be paired with."""
+        return self.pairs.itself and bool(items[0] <= queries[-1])
+
     def _kinds(
         self, rows: slice, items: NDArray[np.int64], labels: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -235,10 +251,10 @@ class _PairTiles:
         if relevance.groups is not None and relevance.gallery_groups is not None:
             grouped = relevance.groups[same // len(items)] == relevance.gallery_groups[items][same % len(items)]
             excluded.append(same[grouped])
-        if self.pairs.itself and items[0] <= queries[-1]:
-            excluded.append(np.flatnonzero(items <= queries[:, None]))
         right = same if relevance.positives is None else _within(relevance.positives, items)
         out = np.concatenate(excluded)
+        if self._overlap(queries, items):
+            right, out = (places[items[places % len(items)] > queries[places // len(items)]] for places in (right, out))
         if not len(out):
             return right, right
         marks = np.zeros(len(queries) * len(items), bool)

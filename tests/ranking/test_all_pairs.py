@@ -18,7 +18,8 @@ def kinds(pairs: AllPairs) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
 
     def add(tile: Tile) -> None:
         width = len(tile.columns)
-        impostor = np.setdiff1d(np.arange(tile.products.numel()), tile.others)
+        impostor = np.flatnonzero(tile.products > -np.inf)
+        assert len(impostor) == tile.impostors
         for places, of in zip((tile.genuine, impostor), found, strict=True):
             of |= {(int(tile.rows[place // width]), int(tile.columns[place % width])) for place in places}
 
