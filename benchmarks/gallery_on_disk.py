@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=2_000_000)
     parser.add_argument("--memory", type=int, default=300, help="MB that the search may take")
     parser.add_argument("--queries", type=int, default=QUERIES)
-    parser.add_argument("--only", default=",".join(MEASURES), help="what is measured")
+    parser.add_argument("--only", default="precision,threshold", help=f"of {', '.join(MEASURES)}")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     names = arguments.only.split(",")
@@ -106,7 +106,7 @@ def peak() -> float:
 
 
 def recall(search: Search) -> str:
-    """Recall@K."""
+    """Recall@K alone."""
     from layerprobe import nearest_positive_ranks
 
     ranks = nearest_positive_ranks(**search)
@@ -114,13 +114,15 @@ def recall(search: Search) -> str:
 
 
 def precision(search: Search) -> str:
-    """MAP@R, R-precision and mAP."""
-    from layerprobe.metrics.precision import precision_of_queries
+    """MAP@R, R-precision and mAP, and Recall@K, which the same search gives."""
+    from layerprobe.metrics.precision import precision_and_ranks
     from layerprobe.ranking import retrieval
 
     arguments = {key: value for key, value in search.items() if key != "memory"}
-    values, _ = precision_of_queries(replace(retrieval(**arguments), memory=search["memory"]))
-    return ", ".join(f"{name} {of_queries.mean():.4f}" for name, of_queries in values.items())
+    (values, _), ranks = precision_and_ranks(replace(retrieval(**arguments), memory=search["memory"]))
+    means = {name: of_queries.mean() for name, of_queries in values.items()}
+    means |= {f"R@{k}": ranks.recall(k) for k in (1, 10, 100, 1000)}
+    return ", ".join(f"{name} {mean:.4f}" for name, mean in means.items())
 
 
 def threshold(search: Search) -> str:

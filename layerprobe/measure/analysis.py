@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.metrics.metric import Metric, QueryMetric, means_of
+from layerprobe.metrics.precision import precision_and_ranks
 from layerprobe.metrics.recall import THINNED_NOTE, positives_and_negatives, thinned_hits
 from layerprobe.ranking import nearest_positive_ranks, retrieval
 from layerprobe.ranking.items import Items
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.layers import LayerKey
-from layerprobe.values.retrieval import Ranks, Retrieval, SearchRules
+from layerprobe.values.retrieval import Precision, Ranks, Retrieval, SearchRules
 from layerprobe.values.scores import Recall, Score, Subject, is_recall, recall_of
 
 if TYPE_CHECKING:
@@ -124,6 +125,21 @@ def rank(  # noqa: PLR0913 - the items, the exactness and the memory
         memory=memory,
         group=group,
     )
+
+
+def rank_with_precision(  # noqa: PLR0913 - as rank
+    queries: Features,
+    gallery: Features | None,
+    similarity: str,
+    *,
+    memory: int | None = None,
+    rules: SearchRules | None = None,
+    group: ProcessGroup | None = None,
+) -> tuple[Ranks, Precision]:
+    """Exact ranks as of `rank`, and what MAP@R, R-precision and mAP are made of, by one search."""
+    search = retrieval(queries.values, queries.labels, **_search(queries, gallery, similarity, rules))
+    precision, ranks = precision_and_ranks(replace(search, memory=memory), group)
+    return ranks, precision
 
 
 def _search(queries: Features, gallery: Features | None, similarity: str, rules: SearchRules | None) -> dict[str, Any]:

@@ -17,15 +17,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from layerprobe.metrics.metric import QueryMetric
 from layerprobe.ranking.ranks import positive_levels
 from layerprobe.ranking.vectors import queries_at_once
-from layerprobe.values.retrieval import FloatArray, Lone, Ranks, Retrieval, counted_queries
+from layerprobe.values.retrieval import FloatArray, Lone, Precision, Ranks, Retrieval, counted_queries
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
     from layerprobe.ranking.levels import Levels
 
@@ -55,7 +55,7 @@ class PrecisionAtPositives(QueryMetric):
             DataError: lone queries where they are an error, or nothing else where they are excluded.
             NumericError: a row holds NaN or Inf.
         """
-        values, positives = precision_of_queries(retrieval)
+        values, positives = retrieval.precision or precision_of_queries(retrieval)
         counted = counted_queries(positives > 0, self.lone)
         return {name: np.where(counted, of_metric, np.nan) for name, of_metric in values.items()}
 
@@ -114,7 +114,7 @@ def _expected_reciprocal(closer: int, negatives: int, positives: int) -> float:
     return float((reached * positives / (negatives + positives - j + 1) / (closer + j)).sum())
 
 
-def precision_of_queries(retrieval: Retrieval) -> tuple[dict[str, FloatArray], NDArray[np.int64]]:
+def precision_of_queries(retrieval: Retrieval) -> Precision:
     """Each query's MAP@R, R-precision and mAP, 0 without a positive, and its number of positives R (Q,).
 
     Time and memory: see `positive_levels`.
@@ -122,18 +122,32 @@ def precision_of_queries(retrieval: Retrieval) -> tuple[dict[str, FloatArray], N
     Raises:
         NumericError: a row holds NaN or Inf.
     """
+    return precision_and_ranks(retrieval)[0]
+
+
+def precision_and_ranks(retrieval: Retrieval, group: ProcessGroup | None = None) -> tuple[Precision, Ranks]:
+    """As `precision_of_queries`, with the ranks of the nearest positives, which the same search gives.
+
+    Args:
+        group: see `positive_levels`.
+    """
     import torch
 
     size = len(retrieval.searched_labels)
     harmonic = torch.arange(size + 1, dtype=torch.float64)
     harmonic[1:] = (1 / harmonic[1:]).cumsum(0)
-    block_scores = []
-    for levels in positive_levels(retrieval):
+    block_scores, ranks = [], []
+    for levels, ranks_of_part in positive_levels(retrieval, group):
+        ranks.append(ranks_of_part)
         harmonic = harmonic.to(levels.windows.device)
         for rows in torch.arange(len(levels.windows), device=harmonic.device).split(queries_at_once(size)):
             block_scores.append(_Groups(levels[rows]).scores(harmonic))
     average_at_r, precision, average, positives = torch.cat(block_scores, 1).cpu().numpy()
-    return {"MAP@R": average_at_r, "R-precision": precision, "mAP": average}, positives.astype(np.int64)
+    values = {"MAP@R": average_at_r, "R-precision": precision, "mAP": average}
+    counts = [(part.closer, part.closer_high, part.tied_negatives, part.tied_positives) for part in ranks]
+    closer, closer_high, tied_negatives, tied_positives = np.concatenate(counts, 1)
+    joined = Ranks(closer, closer_high, tied_negatives, tied_positives, ranks[0].zeros)
+    return (values, positives.astype(np.int64)), joined
 
 
 class _Groups:

@@ -1,18 +1,21 @@
 """Count the negatives between the positives of each query: the sweep of Recall@K, with as many levels as positives.
 
-The similarities to all positives are computed in float64; each has two thresholds, a tie window above and below it. A
-negative is placed among a query's thresholds by a table of equally wide bins of float32 similarities. In a bin that a
-threshold is in, or as near as rounding reaches, negatives are placed by their similarity in float64.
+The similarities to all positives are computed in float64; each has two thresholds, a tie window above and below it. The
+float32 similarities of a query to a tile's items are sorted, as whole numbers that also hold the item, and searched for
+its thresholds. Items that are as near to one as rounding reaches are counted by their similarity in float64.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from layerprobe.ranking.items import block_rows, cuts
 from layerprobe.ranking.positives import Chosen
 from layerprobe.ranking.products import float32
 from layerprobe.ranking.rounded import Rounded
@@ -20,14 +23,16 @@ from layerprobe.ranking.sweep import FEW, Way, similarities_of
 from layerprobe.ranking.tiles import mask_classes, of_one_class
 from layerprobe.ranking.vectors import Form
 
-# Bins of a query: at least, at most, for each level, and for each item that is searched.
-_FEWEST_BINS, _MOST_BINS, _BINS_PER_LEVEL, _BINS_PER_ITEM = 64, 2**14, 32, 1 / 4
-# Queries of a strip, and cells of their tables, that fit into a CPU's caches with its similarities.
-_HEIGHT, _CELLS_OF_A_STRIP = 128, 2**18
+# Items of a tile at most, in a gallery and among the queries themselves; queries of a band, and of a strip, whose keys
+# fit into a CPU's caches.
+_TILE, _SYMMETRIC_TILE, _BAND, _STRIP = 2**13, 2**11, 256, 32
+# Numbers of a block.
+_NUMBERS = 2**22
 # Pairs that wait to be computed in float64.
 _PAIRS_AT_ONCE = 2**15
-# A bin is at least this share of the largest similarity wide, so that rounding in float32 moves none by a quarter.
-_LEAST_WIDTH = 2.0**-19
+# Bits of a key; bins of a query's similarities at most, and how wide each is at least, as a share of the largest
+# similarity: rounding in float32 moves none by a quarter of a bin.
+_KEY_BITS, _BIN_BITS, _LEAST_WIDTH = 31, 18, 2.0**-19
 _UNDERFLOW = 1e-30
 
 
@@ -41,6 +46,7 @@ class Levels:
         above: (P,) int64 negatives that are closer by more than the query's tie window.
         through: (P,) int64 negatives that are closer, tied, or beyond by no more than that.
         windows: (Q,) float64.
+        negatives: (Q,) int64 all negatives of each query.
     """
 
     starts: Tensor
@@ -48,6 +54,7 @@ class Levels:
     above: Tensor
     through: Tensor
     windows: Tensor
+    negatives: Tensor
 
     def __getitem__(self, rows: Tensor) -> Levels:
         """Those of some queries (B,)."""
@@ -55,7 +62,20 @@ class Levels:
         starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         shifts = (self.starts[rows] - starts[:-1]).repeat_interleave(counts)
         places = torch.arange(len(shifts), device=shifts.device) + shifts
-        return Levels(starts, self.similarities[places], self.above[places], self.through[places], self.windows[rows])
+        similarities, above, through = self.similarities[places], self.above[places], self.through[places]
+        return Levels(starts, similarities, above, through, self.windows[rows], self.negatives[rows])
+
+    def nearest(self) -> Tensor:
+        """int64 (4, Q): closer, closer_high, tied_negatives and tied_positives, as in `Ranks`."""
+        counts = self.starts.diff()
+        similarities, above, through = (
+            torch.cat([values, values.new_zeros(1)])[self.starts[:-1]]  # of lone queries any
+            for values in (self.similarities, self.above, self.through)
+        )
+        tied = self.similarities >= (similarities - self.windows).repeat_interleave(counts)
+        tied_until = torch.cat([counts.new_zeros(1), tied.cumsum(0)])
+        closer = above.where(counts > 0, self.negatives)
+        return torch.stack([closer, closer, (through - above).where(counts > 0, 0), tied_until[self.starts].diff()])
 
     def padded(self) -> tuple[Tensor, Tensor, Tensor]:
         """(Q, R) similarities, `above` and `through`; padding at -inf and 0."""
@@ -68,13 +88,8 @@ class Levels:
         return padded[0], padded[1], padded[2]
 
 
-def bins_of(levels: int, gallery: int) -> int:
-    """Bins of a query with so many levels in a gallery of so many items."""
-    return max(_FEWEST_BINS, min(levels * _BINS_PER_LEVEL, int(gallery * _BINS_PER_ITEM), _MOST_BINS))
-
-
 def count_levels(  # noqa: PLR0913 - what is compared, and how
-    places: Tensor, similarities: Tensor, queries: Chosen, windows: Tensor, form: Form, gallery: int
+    places: Tensor, similarities: Tensor, queries: Chosen, windows: Tensor, form: Form, *, itself: bool = False
 ) -> LevelCounts:
     """Prepare the count of the negatives around positives.
 
@@ -84,12 +99,13 @@ def count_levels(  # noqa: PLR0913 - what is compared, and how
         queries: sorted by class.
         windows: (Q,) float64 tie windows.
         form: of the vectors.
-        gallery: how many items are searched.
+        itself: whether the queries are searched themselves.
     """
     order = _order(places, -similarities)
     counts = torch.bincount(places, minlength=len(windows))
     starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    return LevelCounts(queries, form, windows, places[order], similarities[order], starts, gallery)
+    tile = _SYMMETRIC_TILE if itself else _TILE
+    return LevelCounts(queries, form, windows, places[order], similarities[order], starts, tile)
 
 
 def _order(places: Tensor, values: Tensor) -> Tensor:
@@ -102,13 +118,14 @@ def _order(places: Tensor, values: Tensor) -> Tensor:
 
 
 class LevelCounts:
-    """The counter of a sweep that places negatives among the levels of each query.
+    """The counter of a sweep that counts the negatives around the levels of each query.
 
     Args:
-        queries, form, windows, gallery: see `count_levels`.
+        queries, form, windows: see `count_levels`.
         places: (P,) the query of each level, ascending.
         levels: (P,) float64, of each query the closest first.
         starts: (Q + 1,) where the levels of each query start.
+        tile: rows and columns of a tile on a CPU.
     """
 
     def __init__(  # noqa: PLR0913 - as count_levels
@@ -119,46 +136,39 @@ class LevelCounts:
         places: Tensor,
         levels: Tensor,
         starts: Tensor,
-        gallery: int,
+        tile: int,
     ) -> None:
-        self.queries, self.form, self.windows, self.levels, self.starts = queries, form, windows, levels, starts
-        self.way = Way(float32(levels.device))
-        # A similarity above the first is strictly closer; a threshold is passed by one that is no less.
-        upper = torch.nextafter(levels + windows[places], levels.new_tensor(torch.inf))
-        both, queries_of_both = torch.cat([upper, levels - windows[places]]), places.repeat(2)
-        order = _order(queries_of_both, both)
-        # The thresholds of each query, ascending, and one that nothing passes. Each counts what passes those before it.
-        self.code_starts = 2 * starts + torch.arange(len(starts), device=levels.device)
-        self.codes = torch.empty_like(order)
-        self.codes[order] = torch.arange(len(order), device=order.device) + queries_of_both[order]
-        self.thresholds = levels.new_full((int(self.code_starts[-1]),), torch.inf)
-        self.thresholds[self.codes] = both
-        self.passed = torch.zeros(len(self.thresholds), dtype=torch.int64, device=levels.device)
-        self.bins = bins_of(int(starts.diff().max()), gallery)
-        self.height = self.way.product.tile
+        self.queries, self.form, self.windows, self.places, self.levels = queries, form, windows, places, levels
+        self.starts, self.ends = starts, starts.tolist()
+        product, self.block_rows = float32(levels.device), block_rows(levels.device, form.dim)
+        self.band = self.strip = product.tile
         if levels.device.type == "cpu":
-            self.height = max(1, min(_HEIGHT, _CELLS_OF_A_STRIP // self.bins))
-        self.table: _Table | None = None
-        self.waiting: list[Tensor] = []  # (2, P) places of queries and of items of the gallery
+            # Where rows are long, products take most of the time.
+            self.block_rows = max(self.block_rows, min(tile, _NUMBERS // form.dim))
+            product, self.band, self.strip = replace(product, tile=tile), _BAND, _STRIP
+        self.way = Way(product)
+        # The lowest similarities that are through a level, and above it.
+        upper = torch.nextafter(levels + windows[places], levels.new_tensor(torch.inf))
+        self.thresholds = torch.stack([levels - windows[places], upper], 1)
+        self.passed = torch.zeros(self.thresholds.shape, dtype=torch.int64, device=levels.device)
+        threads = torch.get_num_threads() if levels.device.type == "cpu" else 1
+        self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        self.keys: _Keys | None = None
+        self.memory = torch.empty(0, device=levels.device)  # new memory is slow at first
+        self.waiting: list[Tensor] = []  # (3, P) places of queries, of levels, and of items of the gallery
         self.number = 0  # of pairs that wait
 
     def search(self, queries: list[Rounded], gallery: list[Rounded], items: Chosen) -> None:  # noqa: ARG002 - for others
         """See `Counter`."""
         self.gallery = gallery[0]
-        tolerance = torch.zeros_like(self.windows)
-        if self.form.similarity != "hamming":  # sums of -1 and 1 are exact
-            tolerance = queries[0].tolerance(self.gallery, self.form, self.way.product)
-        if self.table is None or bool((tolerance > self.table.tolerance).any()):
-            # An eighth more, as the blocks of a gallery have about equal bounds: a table is seldom made anew.
-            constants = self.form.constants(queries[0].biases)  # which products lack
-            self.table = _Table(
-                self.thresholds - constants.repeat_interleave(self.code_starts.diff()),
-                tolerance * 1.125,
-                self.bins,
-                self.height,
-                self.code_starts,
-                self.way.product.tile,
-            )
+        constants = self.form.constants(queries[0].biases)[self.places, None]  # which products lack
+        if self.form.similarity == "hamming":  # sums of -1 and 1 are exact
+            self.of_products = (self.thresholds - constants).float()
+            return
+        tolerance = queries[0].tolerance(self.gallery, self.form, self.way.product)
+        if self.keys is None or bool((tolerance > self.keys.tolerance).any()):
+            # An eighth more, as the blocks of a gallery have about equal bounds: keys are seldom made anew.
+            self.keys = _Keys(self.thresholds - constants, self.places, tolerance * 1.125, self.way.product.tile)
 
     def add(
         self, rows: slice, columns: slice, row_factors: list[Tensor], gallery: Chosen, *, both: bool = False
@@ -167,50 +177,96 @@ class LevelCounts:
         labels = self.queries.labels[rows], gallery.labels[columns]
         if of_one_class(*labels):
             return
-        similarities = self.way.product.multiply(row_factors[0], self.gallery.values[columns])
-        mask_classes(similarities, *labels)
-        self._place(rows, columns, similarities, gallery)
+        for band in cuts(len(labels[0]), len(labels[0]) if both else self.band):
+            similarities = self._multiply(row_factors[0][band], self.gallery.values[columns])
+            mask_classes(similarities, labels[0][band], labels[1])
+            self._count(slice(rows.start + band.start, rows.start + band.stop), columns, similarities, gallery)
         if both:
-            self._place(columns, rows, similarities.T.contiguous(), gallery)
+            self._count(columns, rows, similarities.T, gallery)
 
-    def _place(self, rows: slice, columns: slice, similarities: Tensor, gallery: Chosen) -> None:
-        """Count a tile (A, B) for its rows, a strip that fits into the caches at a time."""
-        if self.table is None:
-            raise ValueError("no gallery to search")
-        near = []
-        for start in range(rows.start // self.height * self.height, rows.stop, self.height):
-            strip = slice(max(start, rows.start), min(start + self.height, rows.stop))
-            part = similarities[strip.start - rows.start : strip.stop - rows.start]
-            near.append(self.table.count(strip, part, self.passed))
-        places, values, codes = map(torch.cat, zip(*near, strict=True))
-        first, end = self.code_starts[[rows.start, rows.stop]].tolist()
-        codes = _pass(codes, values, self.table.surely)
-        is_clear = self.table.possibly.index_select(0, codes) > values
-        self.passed[first:end] += torch.bincount(codes[is_clear] - first, minlength=end - first)
-        unclear = _places(~is_clear)
-        places, codes = places.index_select(0, unclear), codes.index_select(0, unclear)
-        width = columns.stop - columns.start
-        if len(codes) * FEW > similarities.numel():  # one product of the tile is faster then
-            exact = self.form.similarities(self.queries.vectors(rows), gallery.vectors(columns))
-            self._count_exactly(codes, exact.view(-1).index_select(0, places - rows.start * width))
-        elif len(codes):
-            self.waiting.append(torch.stack([places // width, places % width + columns.start, codes]))
-            self.number += len(codes)
-            if self.number > _PAIRS_AT_ONCE:
-                self.finish(gallery)
+    def _multiply(self, row_factors: Tensor, column_factors: Tensor) -> Tensor:
+        """Similarities (A, B), in memory that the next ones take."""
+        size = len(row_factors) * len(column_factors)
+        if len(self.memory) < size:
+            self.memory = row_factors.new_empty(size)
+        memory = self.memory[:size].view(len(row_factors), len(column_factors))
+        return self.way.product.multiply(row_factors, column_factors, memory)
+
+    def _count(self, rows: slice, columns: slice, similarities: Tensor, gallery: Chosen) -> None:
+        """Count a tile (A, B) for its rows, a band at a time."""
+        for band in cuts(len(similarities), self.band):
+            products, queries = similarities[band], slice(rows.start + band.start, rows.start + band.stop)
+            levels = slice(self.ends[queries.start], self.ends[queries.stop])
+            keys = self.keys
+            if keys is None:
+                products = products.clone(memory_format=torch.contiguous_format)
+                self.passed[levels] += self._passed(queries, products, self.of_products[levels])
+                continue
+            values = keys.of(queries, products)
+            passed = self._passed(queries, values, keys.thresholds[levels])
+            unclear = passed[:, 0] - passed[:, 1]
+            number = int(unclear.sum())
+            if number * FEW > products.numel():  # one product of the band is faster then
+                exact = self.form.similarities(self.queries.vectors(queries), gallery.vectors(columns))
+                exact.masked_fill_(products == -torch.inf, -torch.inf)
+                self.passed[levels] += self._passed(queries, exact, self.thresholds[levels])
+                continue
+            self.passed[levels] += passed[:, 1:]
+            if number:
+                places, near = self._near(queries, passed[:, 0], unclear, len(products[0]))
+                items = keys.items(values.view(-1)[places]) + columns.start
+                self.waiting.append(torch.cat([near, items[None]]))
+                self.number += number
+                if self.number > _PAIRS_AT_ONCE:
+                    self.finish(gallery)
+
+    def _passed(self, queries: slice, values: Tensor, thresholds: Tensor) -> Tensor:
+        """(P, 2) how many of the values (A, B) of their queries are at least thresholds (P, 2); sorts the values."""
+        ends = self.ends[queries.start : queries.stop + 1]
+        strips = [
+            (
+                values[rows],
+                thresholds[ends[rows.start] - ends[0] : ends[rows.stop] - ends[0]],
+                ends[rows.start : rows.stop + 1],
+            )
+            for rows in cuts(len(values), self.strip)
+        ]
+        return torch.cat([*(self.pool.map if self.pool else map)(_sort_and_search, *zip(*strips, strict=True))])
+
+    def _near(self, queries: slice, passed: Tensor, unclear: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+        """Where in sorted keys are those near to levels.
+
+        Args:
+            passed: (P,) how many keys of its query may be through each level.
+            unclear: (P,) how many of these, the lowest, are near to it.
+            columns: keys of a query.
+
+        Returns:
+            (N,) places in the keys of the queries, and (2, N) the queries and the levels.
+        """
+        levels = unclear.nonzero()[:, 0]
+        counts, levels_of_all = unclear[levels], levels + self.ends[queries.start]
+        queries_of_all = self.places[levels_of_all]
+        # In each row those that pass come last, and of these the unclear ones first.
+        begins = (queries_of_all - queries.start + 1) * columns - passed[levels]
+        shifts = (begins - (counts.cumsum(0) - counts)).repeat_interleave(counts)
+        places = torch.arange(len(shifts), device=shifts.device) + shifts
+        return places, torch.stack([queries_of_all, levels_of_all]).repeat_interleave(counts, 1)
 
     def finish(self, gallery: Chosen) -> None:
         """See `Counter`."""
         if self.waiting:
-            queries, items, codes = torch.cat(self.waiting, 1)
+            queries, levels, items = torch.cat(self.waiting, 1)
             self.waiting, self.number = [], 0
-            order, exact = similarities_of(self.queries, gallery, self.form, torch.stack([queries, items]))
-            self._count_exactly(codes.index_select(0, order), exact)
-
-    def _count_exactly(self, codes: Tensor, similarities: Tensor, number: int = 1) -> None:
-        """Count pairs (P,) by float64 similarities, which pass all thresholds before these codes."""
-        codes = _pass(codes, similarities, self.thresholds)
-        self.passed.index_add_(0, codes, torch.full_like(codes, number))
+            size = len(gallery.labels)
+            pairs, pair_of_level = torch.unique(queries * size + items, return_inverse=True)
+            order, in_order = similarities_of(
+                self.queries, gallery, self.form, torch.stack([pairs // size, pairs % size])
+            )
+            exact = torch.empty_like(in_order)
+            exact[order] = in_order
+            passes = exact[pair_of_level, None] >= self.thresholds[levels]
+            self.passed.index_add_(0, levels, passes.long())
 
     def count(self, queries: Tensor, similarities: Tensor, number: int = 1) -> None:
         """Count negatives (P,) by their queries' places and float64 similarities.
@@ -218,117 +274,84 @@ class LevelCounts:
         Args:
             number: -1 for what is no negative, and has been counted.
         """
-        low, high = self.code_starts[queries], self.code_starts[queries + 1] - 1
-        for _ in range(int(self.code_starts.diff().max()).bit_length()):
-            middle = (low + high) // 2
-            passes = self.thresholds[middle] <= similarities
-            low, high = torch.where(passes, middle + 1, low), torch.where(passes, high, middle)
-        self._count_exactly(low, similarities, number)
+        order = _order(queries, similarities)
+        ends = torch.searchsorted(queries[order], torch.arange(len(self.ends), device=order.device)).tolist()
+        values, passed = similarities[order].cpu().numpy(), np.zeros(self.passed.shape, np.int64)
+        thresholds = self.thresholds.cpu().numpy()
+        for start, end, first, stop in zip(self.ends, self.ends[1:], ends, ends[1:], strict=False):
+            passed[start:end] = stop - first - values[first:stop].searchsorted(thresholds[start:end])
+        self.passed += number * torch.from_numpy(passed).to(self.passed.device)
 
-    def counts(self) -> Levels:
+    def counts(self, negatives: Tensor) -> Levels:
         """What has been counted."""
-        until = self.passed.cumsum(0)
-        # The negatives that pass a threshold are all of the query but those that pass only lower ones.
-        beyond = (until[self.code_starts[1:] - 1]).repeat_interleave(self.code_starts.diff()) - until
-        above, through = beyond[self.codes].view(2, -1)
-        return Levels(self.starts, self.levels, above, through, self.windows)
+        through, above = self.passed.unbind(1)
+        return Levels(self.starts, self.levels, above, through, self.windows, negatives)
 
 
-def _pass(codes: Tensor, similarities: Tensor, thresholds: Tensor) -> Tensor:
-    """(P,) the first threshold, from those at some codes (P,) on, that each similarity does not pass."""
-    codes, further = codes.clone(), None
-    while True:
-        here = codes if further is None else codes.index_select(0, further)
-        values = similarities if further is None else similarities.index_select(0, further)
-        passed = _places(thresholds.index_select(0, here) <= values)
-        further = passed if further is None else further.index_select(0, passed)
-        if not len(further):
-            return codes
-        codes.index_add_(0, further, torch.ones_like(further))
-
-
-def _places(marks: Tensor) -> Tensor:
-    """(P,) the places of marks (N,); NumPy finds few in a fraction of torch's time."""
-    return torch.from_numpy(np.flatnonzero(marks.numpy())) if marks.device.type == "cpu" else marks.nonzero()[:, 0]
-
-
-class _Table:
-    """The bins of each query's float32 similarities, and how many thresholds what is in a bin passes.
+def _sort_and_search(values: Tensor, thresholds: Tensor, ends: Sequence[int]) -> Tensor:
+    """(P, 2) how many of the values (A, B) of a row are at least its thresholds (P, 2); sorts the values.
 
     Args:
-        thresholds: (T,) float64 of products, of each query ascending, and after them one that nothing passes.
+        ends: A + 1, where the thresholds of each row start, counted from any place on.
+    """
+    if values.device.type == "cpu":
+        rows, wanted = values.numpy(), thresholds.reshape(-1).numpy()
+        below = np.empty(len(wanted), np.int64)
+        rows.sort(1)
+        for row, start, end in zip(rows, ends, ends[1:], strict=False):
+            of_row = slice(2 * (start - ends[0]), 2 * (end - ends[0]))
+            below[of_row] = row.searchsorted(wanted[of_row])
+        return torch.from_numpy(values.shape[1] - below).view(-1, 2)
+    values.copy_(values.sort(1).values)
+    counts = torch.tensor(ends, device=values.device).diff()
+    inside = torch.arange(int(counts.max()), device=values.device) < counts[:, None]
+    padded = thresholds.new_zeros(*inside.shape, 2)
+    padded[inside] = thresholds
+    return values.shape[1] - torch.searchsorted(values, padded.flatten(1)).view(padded.shape)[inside]
+
+
+class _Keys:
+    """Products as whole numbers in the same order, which hold the item in their last bits.
+
+    Args:
+        thresholds: (P, 2) of products, of each query the closest first.
+        places: (P,) the query of each.
         tolerance: (Q,) how far a product may be from the exact value.
-        bins: of each query; one more at either end holds what is beyond all thresholds.
-        height: queries of a strip, in which codes are counted together.
-        code_starts: (Q + 1,) where the thresholds of each query start.
-        tile: the most columns of a strip.
+        tile: the most items.
     """
 
-    def __init__(  # noqa: PLR0913 - the thresholds, and how they are counted
-        self, thresholds: Tensor, tolerance: Tensor, bins: int, height: int, code_starts: Tensor, tile: int
-    ) -> None:
-        self.tolerance, self.height, self.width = tolerance, height, bins + 2
-        self.strip_codes = [*code_starts[:-1:height].tolist(), int(code_starts[-1])]
-        count, device = len(tolerance), tolerance.device
-        # New memory is slow at first.
-        self.numbers = torch.empty(height * tile, device=device)
-        self.bins, self.memory = torch.empty(2, height * tile, dtype=torch.int32, device=device)
-        self.row_starts = torch.arange(0, height * (bins + 2), bins + 2, dtype=torch.int32, device=device)
-        queries = torch.arange(count, device=device).repeat_interleave(code_starts.diff())
-        # A product of at least the first passes a threshold, and one below the second does not.
-        infinity = thresholds.new_tensor(torch.inf, dtype=torch.float32)
-        self.surely = torch.nextafter((thresholds + tolerance[queries]).float(), infinity)
-        self.possibly = torch.nextafter((thresholds - tolerance[queries]).float(), -infinity)
-        paired = code_starts.diff() > 1
-        low = torch.where(paired, thresholds[code_starts[:-1]] - tolerance, 0)
-        high = torch.where(paired, thresholds[code_starts[1:] - 2] + tolerance, 0)
-        finite = thresholds.isfinite()
-        queries, thresholds = queries[finite], thresholds[finite]
-        reach = torch.maximum(low.abs(), high.abs())
-        widths = torch.maximum((high - low) / (bins - 2), reach * _LEAST_WIDTH).clamp_(min=_UNDERFLOW)
-        # A similarity is in the bin of the whole part of factor * similarity + offset. A lone query's are all in bin 0.
+    def __init__(self, thresholds: Tensor, places: Tensor, tolerance: Tensor, tile: int) -> None:
+        self.tolerance, self.item_bits, device = tolerance, (tile - 1).bit_length(), tolerance.device
+        self.bins = 2 ** min(_BIN_BITS, _KEY_BITS - self.item_bits)
+        low, high = thresholds[:, 0] - tolerance[places], thresholds[:, 1] + tolerance[places]
+        lowest, highest = torch.full_like(tolerance, torch.inf), torch.full_like(tolerance, -torch.inf)
+        lowest.scatter_reduce_(0, places, low, "amin")
+        highest.scatter_reduce_(0, places, high, "amax")
+        paired = lowest <= highest
+        lowest, highest = lowest.where(paired, 0), highest.where(paired, 0)
+        reach = torch.maximum(lowest.abs(), highest.abs())
+        widths = torch.maximum((highest - lowest) / (self.bins - 5), reach * _LEAST_WIDTH).clamp_(min=_UNDERFLOW)
+        # A product is in the bin of the whole part of factor * product + offset; one below all thresholds in bin 0.
         self.factors = torch.where(paired, 1 / widths, _UNDERFLOW).float()
-        self.offsets = torch.where(paired, 2 - low * self.factors.double(), 0).float()
-        cells = queries * self.width
-        first, last = (
-            cells + self._bins_of(queries, thresholds + sign * tolerance[queries], sign * 0.25) for sign in (-1, 1)
-        )
-        one = torch.ones_like(queries, dtype=torch.int32)
-        zones = torch.zeros(count * self.width + 1, dtype=torch.int32, device=device)
-        zones.index_add_(0, first, one).index_add_(0, last + 1, -one)
-        in_zone = torch.cumsum(zones, 0, out=zones)[:-1].view(count, self.width) > 0
-        lowest = torch.zeros(count * self.width, dtype=torch.int32, device=device).index_add_(0, last + 1, one)
-        strips = torch.arange(count, device=device) // height * height
-        strip_starts, strip_ends = code_starts[strips], code_starts[(strips + height).clamp(max=count)]
-        self.lowest = torch.cumsum(lowest.view(count, self.width), 1, dtype=torch.int32)
-        self.lowest += (code_starts[:-1] - strip_starts).int()[:, None]
-        # In a bin that a threshold is near to: one more than all codes of the strip.
-        self.codes = torch.where(in_zone, (strip_ends - strip_starts).int()[:, None], self.lowest)
+        self.offsets = torch.where(paired, 2 - lowest * self.factors.double(), 0).float()
+        bins = torch.stack([low, high], 1) * self.factors.double()[places, None] + self.offsets.double()[places, None]
+        # What is at least in the second of its bins passes a threshold, and what is below the first does not.
+        bins = (bins + bins.new_tensor([-0.25, 1.25])).floor_().clamp_(1, self.bins - 1)
+        self.thresholds = bins.int() << self.item_bits
+        self.numbers = torch.arange(tile, dtype=torch.int32, device=device)  # of items
+        self.memory = torch.empty(0, dtype=torch.int32, device=device)  # new memory is slow at first
 
-    def _bins_of(self, queries: Tensor, similarities: Tensor, slack: float) -> Tensor:
-        """(T,) the bins of similarities, or those that so much of a bin further may be in."""
-        bins = self.offsets[queries].double() + self.factors[queries].double() * similarities
-        return (bins + slack).floor().clamp_(0, self.width - 1).long()
+    def of(self, queries: slice, products: Tensor) -> Tensor:
+        """The keys (A, B) of products, in memory that the next ones take."""
+        if len(self.memory) < products.numel():
+            self.memory = self.memory.new_empty(products.numel())
+        keys = self.memory[: products.numel()].view(products.shape)
+        numbers = keys.view(torch.float32)  # in the same memory
+        numbers.copy_(products).mul_(self.factors[queries, None]).add_(self.offsets[queries, None])  # a copy turns them
+        keys.copy_(numbers.clamp_(0, self.bins - 1))
+        torch.add(self.numbers[: products.shape[1]], keys, alpha=2**self.item_bits, out=keys)
+        return keys
 
-    def count(self, rows: slice, similarities: Tensor, passed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Count a strip (A, B) of queries, all of whom are in one of `height` from a multiple of it on.
-
-        Args:
-            passed: to which the numbers of pairs that are near to no threshold are added.
-
-        Returns:
-            The others (P,): B times the query's place and the column, the similarity, and the first threshold that it
-            may not pass.
-        """
-        first, end = self.strip_codes[rows.start // self.height :][:2]
-        shape, size = similarities.shape, similarities.numel()
-        numbers, bins = (memory[:size].view(shape) for memory in (self.numbers, self.bins))
-        torch.mul(similarities, self.factors[rows, None], out=numbers).add_(self.offsets[rows, None])
-        bins.copy_(numbers.clamp_(0, self.width - 1)).add_(self.row_starts[: shape[0], None])
-        codes = torch.index_select(self.codes[rows].view(-1), 0, bins.view(-1), out=self.memory[:size])
-        counts = torch.bincount(codes, minlength=end - first + 1)
-        passed[first:end] += counts[:-1]
-        cells = _places(codes == end - first)
-        lowest = self.lowest[rows].view(-1).index_select(0, bins.view(-1).index_select(0, cells))
-        values = similarities.reshape(-1).index_select(0, cells)
-        return cells + rows.start * shape[1], values, lowest.long() + first
+    def items(self, keys: Tensor) -> Tensor:
+        """(P,) the items of keys, from 0."""
+        return keys.long().bitwise_and(2**self.item_bits - 1)

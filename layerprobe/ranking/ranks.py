@@ -52,8 +52,8 @@ RESOLVE_ALL_BELOW = 20_000
 USUAL_KS = (1, 2, 4, 8, 10, 16, 20, 30, 32, 40, 50, 100, 1000)
 # Bytes for each number of a query in memory: as it was read, as it was rounded, and temporary copies.
 _BYTES_PER_NUMBER = 16
-# Levels, and cells of their tables, that are held at once: 100 and 200 MB.
-_LEVELS, _CELLS = 2**20, 2**24
+# Levels that are held at once: 100 MB.
+_LEVELS = 2**20
 # Bytes for features on disk, if the caller sets no limit.
 _MEMORY_FROM_DISK = 2**30
 
@@ -151,14 +151,18 @@ def prepare_search(
     return Search(marked, found_in, relevance, form, Team(group))
 
 
-def positive_levels(retrieval: Retrieval) -> Iterator[Levels]:
+def positive_levels(retrieval: Retrieval, group: ProcessGroup | None = None) -> Iterator[tuple[Levels, Ranks]]:
     """The positives of each query, closest first, and how many negatives are above and through each.
 
     Time: a product of all pairs in float32, and a place for each negative. Memory: that of `nearest_positive_ranks`,
     however large the classes are.
 
+    Args:
+        group: processes of torch.distributed that share the work; each calls with the same arguments and gets all.
+
     Yields:
-        Those of some queries at a time, in order; all but the last as many as whole blocks of `similarity_blocks`.
+        Those of some queries at a time, in order, and their ranks; all but the last as many as whole blocks of
+        `similarity_blocks`.
 
     Raises:
         NotFiniteError: a row holds NaN or Inf.
@@ -169,24 +173,22 @@ def positive_levels(retrieval: Retrieval) -> Iterator[Levels]:
         gallery = items_of(retrieval.gallery, retrieval.gallery_labels, "gallery", retrieval.similarity)
     relevance = relevance_of(retrieval.labels, retrieval.gallery_labels, retrieval.own, retrieval.rules)
     with full_precision(queries.device):
-        search = prepare_search(queries, gallery, relevance, retrieval.similarity)
+        search = prepare_search(queries, gallery, relevance, retrieval.similarity, group)
         for rows in _level_parts(
             relevance.counts()[0], rows_at_once(queries, search.form.dim, retrieval.memory), len(gallery)
         ):
-            yield _part(search, rows).levels()
+            levels = _part(search, rows).levels()
+            yield levels, _ranks(_numpy(levels.nearest()), search.form.zeros)
 
 
 def _level_parts(positives: NDArray[np.int64], most: int, gallery: int) -> Iterator[slice]:
     """Queries whose levels are in memory at once."""
-    from layerprobe.ranking.levels import bins_of
-
     step, start = queries_at_once(gallery), 0
     while start < len(positives):
         stop = start + step
         while stop < len(positives):
             further = positives[start : stop + step]
-            cells = len(further) * bins_of(int(further.max()), gallery)
-            if len(further) > most or further.sum() > _LEVELS or cells > _CELLS:
+            if len(further) > most or further.sum() > _LEVELS:
                 break
             stop += step
         yield slice(start, min(stop, len(positives)))

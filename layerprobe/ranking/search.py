@@ -124,7 +124,7 @@ class Search:
         nearest, tied_positives = self._positives(chosen, windows)
         targets = Targets(chosen, nearest, windows)
         removed = self._removed_counts(targets)
-        negatives = torch.from_numpy(self.relevance.counts()[1][order]).to(nearest.device)
+        negatives = self._negatives(order)
         low, high, tied = self._count_negatives(targets, ks, removed, negatives)
         unresolved = torch.zeros_like(low, dtype=torch.bool)
         for k in ks or ():
@@ -180,25 +180,30 @@ class Search:
             yield rows, queries, similarities, relevance.right(similarities.device)
 
     def levels(self) -> Levels:
-        """The positives of each query, and the negatives around them; by this process alone."""
+        """The positives of each query, and the negatives around them."""
         if self.relevance.held_labels is not None:
             return self._levels_of_pairs()
         order = self.queries.by_class
         queries = self._sorted_gallery if self._itself else self._chosen(self.queries, order)
         counter = count_levels(
-            *self._every_positive(queries), queries, self._windows(queries), self.form, len(self.gallery)
+            *self._every_positive(queries), queries, self._windows(queries), self.form, itself=self._itself
         )
         if self._itself:
-            sweep_symmetric(counter)
+            sweep_symmetric(counter, self.team.share)
         else:
-            sweep_blocks(counter, self._every_block())
+            sweep_blocks(counter, self._every_block(self.team.share, counter.block_rows))
         counter.count(*self._of_pairs(queries, self._other_no_negatives()), -1)
-        return counter.counts()[torch.from_numpy(np.argsort(order)).to(self.queries.device)]
+        self.team.total(counter.passed)
+        return counter.counts(self._negatives(order))[torch.from_numpy(np.argsort(order)).to(self.queries.device)]
+
+    def _negatives(self, order: NDArray[np.intp] | slice = slice(None)) -> Tensor:
+        """(Q,) int64 how many negatives the queries have, in some order."""
+        return torch.from_numpy(self.relevance.counts()[1][order]).to(self.queries.device)
 
     def _every_positive(self, queries: Chosen) -> tuple[Tensor, Tensor]:
         """(P,) places of queries and (P,) their similarities to all positives."""
         if self.relevance.positives is not None:
-            return self._of_pairs(queries, self.relevance.positives)
+            return pair_similarities(queries, self.gallery, self.relevance.positives, self.form, slice(None))
         places, similarities = [], []
         for block in self._every_block() if self.in_order else [queries if self._itself else self._sorted_gallery]:
             for rows, of_class in positive_similarities(queries, block, self.relevance, self.form):
@@ -217,11 +222,11 @@ class Search:
             positives.append(similarities[right])
         chosen = self._chosen(self.queries, np.arange(len(self.queries)))
         found = torch.cat(places), torch.cat(positives)
-        counter = count_levels(*found, chosen, self._windows(chosen), self.form, len(self.gallery))
+        counter = count_levels(*found, chosen, self._windows(chosen), self.form)
         for rows, _, similarities, right in self.blocks_of_pairs(self._parts_of_pairs):
             wrong = ~right & similarities.isfinite()
             counter.count(wrong.nonzero()[:, 0] + rows.start, similarities[wrong])
-        return counter.counts()
+        return counter.counts(self._negatives())
 
     def _chosen(self, items: Items, order: NDArray[np.intp]) -> Chosen:
         """Items in memory in the given order."""
@@ -284,8 +289,8 @@ class Search:
         """This process's share of the gallery, each block sorted by class."""
         return self._every_block(self.team.share)
 
-    def _every_block(self, share: slice = slice(None)) -> Iterator[Chosen]:
-        for block in cuts(len(self.gallery), block_rows(self.queries.device, self.form.dim))[share]:
+    def _every_block(self, share: slice = slice(None), size: int = 0) -> Iterator[Chosen]:
+        for block in cuts(len(self.gallery), size or block_rows(self.queries.device, self.form.dim))[share]:
             if self.in_order:
                 local = np.argsort(self.gallery.labels[block], kind="stable")
                 vectors = self.form.vectors(self.gallery.take(block)[local])

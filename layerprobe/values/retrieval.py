@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FloatArray = NDArray[np.float64]
+Precision = tuple[dict[str, FloatArray], NDArray[np.int64]]  # metric -> (Q,), and (Q,) the number of positives
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
@@ -319,6 +320,7 @@ class Retrieval:
         rules: which items are right or excluded beyond the class; None: the classes alone. Only metrics
             that rank follow them.
         memory: bytes that a search may take, as of `nearest_positive_ranks`; None: no limit.
+        precision: what `precision_of_queries` gives, where the search for the ranks has given it; else None.
     """
 
     features: Any
@@ -331,6 +333,7 @@ class Retrieval:
     classifier: Classifier | None = None
     rules: SearchRules | None = None
     memory: int | None = None
+    precision: Precision | None = None
 
     @property
     def searched_labels(self) -> NDArray[np.int64]:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from layerprobe.ranking import levels, products, ranks, retrieval
+from layerprobe.metrics.precision import precision_and_ranks
+from layerprobe.ranking import levels, ranks, retrieval
 from layerprobe.ranking.ranks import positive_levels
 from layerprobe.values.retrieval import Retrieval, SearchRules
 
@@ -60,7 +61,7 @@ def by_loops(
 
 def counted(made: Retrieval) -> list[tuple[Array, list[int], list[int]]]:
     found = []
-    for some in positive_levels(made):
+    for some, _ in positive_levels(made):
         for start, end in zip(some.starts[:-1].tolist(), some.starts[1:].tolist(), strict=True):
             rows = slice(start, end)
             found.append((some.similarities[rows].numpy(), some.above[rows].tolist(), some.through[rows].tolist()))
@@ -93,9 +94,10 @@ def rows_of(count: int, seed: int = 0, dim: int = 5) -> tuple[Array, NDArray[np.
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many tiles, strips and parts."""
-    product = products.float32
-    monkeypatch.setattr(levels, "float32", lambda device: replace(product(device), tile=24))
-    monkeypatch.setattr(levels, "_HEIGHT", 10)
+    for name in ("_TILE", "_SYMMETRIC_TILE"):
+        monkeypatch.setattr(levels, name, 24)
+    monkeypatch.setattr(levels, "_STRIP", 4)
+    monkeypatch.setattr(levels, "_BAND", 10)
     monkeypatch.setattr(levels, "_PAIRS_AT_ONCE", 50)
 
 
@@ -147,6 +149,27 @@ def test_rules_say_which_items_are_positives_and_negatives(listed: bool) -> None
     assert_equal_to_loops(
         retrieval(features, labels, gallery=gallery, gallery_labels=gallery_labels, rules=rules), gallery
     )
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+def test_ranks_of_the_same_sweep_are_those_of_a_search(similarity: Any) -> None:
+    features, labels = rows_of(90)
+    pairs = np.unique(np.random.default_rng(3).integers(0, 90, (150, 2)), axis=0)
+    for rules in (None, SearchRules(groups=np.arange(90) % 4, ignored=pairs), SearchRules(positives=pairs)):
+        made = retrieval(features, labels, similarity=similarity, rules=rules)
+        _, ranks_of_sweep = precision_and_ranks(made)
+        assert (made.ranks.tied_positives == 0).any()  # lone queries
+        for name in ("closer", "closer_high", "tied_negatives", "tied_positives"):
+            np.testing.assert_array_equal(getattr(ranks_of_sweep, name), getattr(made.ranks, name))
+        assert ranks_of_sweep.zeros == made.ranks.zeros
+
+
+@pytest.mark.usefixtures("small")
+def test_lone_queries_before_others_of_a_band_have_no_levels() -> None:
+    features, labels = rows_of(90)
+    labels[:9] = np.arange(-9, 0)
+    assert_equal_to_loops(retrieval(features, labels))
 
 
 @pytest.mark.usefixtures("small")

@@ -16,7 +16,18 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from layerprobe.ranking import items, nearest_positive_ranks, positives, products, ranks, rounded, search, sweep
+from layerprobe.metrics.precision import precision_and_ranks
+from layerprobe.ranking import (
+    items,
+    nearest_positive_ranks,
+    positives,
+    products,
+    ranks,
+    retrieval,
+    rounded,
+    search,
+    sweep,
+)
 from layerprobe.ranking.products import Product
 from layerprobe.ranking.ranks import RecallAlone
 from layerprobe.ranking.search import Team
@@ -526,7 +537,7 @@ dist.destroy_process_group()
 """
 
 
-def answers(group: Any) -> list[list[list[int]]]:
+def answers(group: Any) -> list[Any]:
     """Counts of queries among themselves and in a gallery: several tiles each, with ties and lone queries."""
     rng = np.random.default_rng(0)
     labels = np.append(np.arange(1699) % 400, 1000)
@@ -545,13 +556,17 @@ def answers(group: Any) -> list[list[list[int]]]:
             )
         },
     )
-    found = []
+    answered = []
     for keywords in asked:
-        ranks = nearest_positive_ranks(features, labels, group=group, **keywords)
-        found.append(
-            [x.tolist() for x in (ranks.closer, ranks.closer_high, ranks.tied_negatives, ranks.tied_positives)]
-        )
-    return found
+        searched = [nearest_positive_ranks(features, labels, group=group, **keywords)]
+        if "resolve" not in keywords:
+            (values, _), ranks = precision_and_ranks(retrieval(features, labels, **keywords), group)
+            answered += [of_metric.tolist() for of_metric in values.values()]
+            searched.append(ranks)
+        for ranks in searched:
+            counts = ranks.closer, ranks.closer_high, ranks.tied_negatives, ranks.tied_positives
+            answered.append([count.tolist() for count in counts])
+    return answered
 
 
 def test_two_processes_give_the_integers_of_one(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -20,12 +20,14 @@ from layerprobe.measure.analysis import (
     layer_notes,
     prepare_retrieval,
     rank,
+    rank_with_precision,
     score_metric,
     score_recall,
     score_thinned,
     without_value,
 )
 from layerprobe.metrics.metric import means_of
+from layerprobe.metrics.precision import PrecisionAtPositives
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.ranking.ranks import ENGINE, RESOLVE_ALL_BELOW
 from layerprobe.ranking.vectors import TIE_WINDOW
@@ -37,7 +39,7 @@ from layerprobe.system.computing import with_float64
 from layerprobe.system.errors import NotFiniteError
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
-from layerprobe.values.retrieval import Classifier, Ranks, SearchRules
+from layerprobe.values.retrieval import Classifier, Precision, Ranks, SearchRules
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.probe.classifiers import RunClassifier, classifier_of
 from layerprobe.workflow.probe.identical_images import identical_images
@@ -223,6 +225,8 @@ class Scorer:
     searches: Searches
     measures: Measures
     share: Callable[[int, str, RankedLayer, Ranks | None], ProcessGroup | None] = lambda *_: None
+    # Of layers that are ranked and not yet measured: their precision, where the search has given it.
+    _precision: dict[tuple[int, str, RankedLayer], Precision] = field(default_factory=dict)
 
     def layers_to_read(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> set[LayerKey]:
         """The layers for which stored ranks do not suffice."""
@@ -296,27 +300,36 @@ class Scorer:
             return entry
         ranks, invalid = None, ""
         try:
-            ranks = self.rank_layer(subject.epoch, subject.split, subject.ranked, entry.ranks if entry else None)
+            layer = subject.epoch, subject.split, subject.ranked
+            ranks, precision = self.rank_layer(*layer, entry.ranks if entry else None)
+            if precision is not None:
+                self._precision[layer] = precision
         except NotFiniteError as error:  # in these features, or in those that a reduction is fitted on
             invalid = f"NaN ({error.rows} rows)"
         return store.RankEntry(key, ranks, invalid, values=entry.values if entry and ranks else {})
 
-    def rank_layer(self, epoch: int, split: str, ranked: RankedLayer, previous_ranks: Ranks | None) -> Ranks:
-        """The ranks of a layer, from those that are stored for other K, if any."""
-        memory = self.measures.memory
+    def rank_layer(
+        self, epoch: int, split: str, ranked: RankedLayer, previous_ranks: Ranks | None
+    ) -> tuple[Ranks, Precision | None]:
+        """The ranks of a layer, from those that are stored for other K, if any; and its precision, if it is wanted."""
+        memory, rules = self.measures.memory, self.searches.rules(split)
         with self.searches.reduced.opened(epoch, split, ranked, memory) as (queries, gallery):
+            group = self.share(epoch, split, ranked, previous_ranks)
+            if previous_ranks is None and any(isinstance(x, PrecisionAtPositives) for x, _ in self.measures.metrics):
+                return rank_with_precision(queries, gallery, ranked.similarity, memory=memory, rules=rules, group=group)
             # Every count of a small gallery: a further K costs nothing then.
             is_small = len((gallery or queries).labels) < RESOLVE_ALL_BELOW
-            return rank(
+            ranks = rank(
                 queries,
                 gallery,
                 ranked.similarity,
                 ks=None if is_small else self.measures.exact,
                 previous_ranks=previous_ranks,
                 memory=memory,
-                rules=self.searches.rules(split),
-                group=self.share(epoch, split, ranked, previous_ranks),
+                rules=rules,
+                group=group,
             )
+            return ranks, None
 
     def _holds(self, entry: store.RankEntry) -> bool:
         """Whether stored ranks are exact for the requested K, or there are none to be had."""
@@ -338,6 +351,7 @@ class Scorer:
             retrieval = replace(
                 prepare_retrieval(queries, gallery, ranked.similarity, ranks, rules, memory=memory),
                 classifier=self._classifier(subject, int(queries.values.shape[1])),
+                precision=self._precision.pop((epoch, split, ranked), None),
             )
             notes = layer_notes(ranks)
             scored = (score_metric(metric, names, retrieval, subject, notes) for metric, names in measures.metrics)

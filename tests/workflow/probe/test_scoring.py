@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -14,6 +15,7 @@ from sklearn.metrics import average_precision_score
 
 from layerprobe import registry, store
 from layerprobe.data.splits import Dataset, Split
+from layerprobe.metrics import precision
 from layerprobe.ranking import recall_at_k
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import stoppable
@@ -242,6 +244,29 @@ def test_what_each_query_adds_is_stored_beside_what_is_there(run: Run) -> None:
         average_precision_score(labels[rest] == labels[row], unit[rest] @ unit[row]) for row, rest in enumerate(others)
     ]
     np.testing.assert_allclose(both["mAP"], expected, atol=1e-6)
+
+
+def test_one_search_gives_the_ranks_and_the_precision(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = replace(REQUEST, layers=("fc6",), splits=("test",))
+    by_search, path = probe(run, asked, Silent()), run.rank_file(2, "test")
+    ranks = store.read_rank_file(path).stored.ranks[RankedLayer(FC6, "none", "cosine")]
+    path.unlink()
+    searches: list[str] = []
+    for name in ("rank", "rank_with_precision"):
+        search = getattr(module, name)
+
+        def counted(*arguments: Any, name: str = name, search: Any = search, **options: Any) -> Any:
+            searches.append(name)
+            return search(*arguments, **options)
+
+        monkeypatch.setattr(module, name, counted)
+    monkeypatch.setattr(precision, "precision_of_queries", None)
+    scores = probe(run, replace(asked, metrics=("MAP@R",)), Silent())
+    assert searches == ["rank_with_precision"]
+    assert [score for score in scores if score.metric != "MAP@R"] == by_search
+    stored = store.read_rank_file(path).stored.ranks[RankedLayer(FC6, "none", "cosine")]
+    for name in ("closer", "closer_high", "tied_negatives", "tied_positives"):
+        np.testing.assert_array_equal(getattr(stored, name), getattr(ranks, name))
 
 
 def test_values_that_are_stored_already_are_not_written_again(run: Run) -> None:
