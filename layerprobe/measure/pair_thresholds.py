@@ -39,8 +39,8 @@ _BIN = 2**20
 # More classes are put together into so many units: a table of all pairs of classes would not fit.
 _MOST_UNITS = 2048
 _PER_DEVIATE = 100
-# Products that fit into a CPU's caches.
-_AT_ONCE = 2**16
+# Products that fit into a CPU's caches, with their bins.
+_AT_ONCE = 2**18
 # Bins of a first sweep; numbers that wait to be counted; runs of numbers that are counted, more than a grid has bins.
 _WIDE_BINS, _MOST_WAITING, _MOST_RUNS = 2**15, 2**22, 2**22
 
@@ -191,17 +191,19 @@ class _SparseCounts:
         self.shift = width.bit_length() - 1
         self.runs, self.counts = np.zeros((2, 0), np.int64)
         self.waiting: list[Counts] = []
+        self.number = 0  # of numbers that wait
 
     def add(self, numbers: Counts) -> None:
         """Count numbers, of at least 0."""
         self.waiting.append(numbers)
-        if sum(map(len, self.waiting)) > _MOST_WAITING:
+        self.number += len(numbers)
+        if self.number > _MOST_WAITING:
             self.settle()
 
     def settle(self) -> None:
         """Count what waits."""
         numbers = np.concatenate([*self.waiting, np.zeros(0, np.int64)]) >> self.shift
-        self.waiting = []
+        self.waiting, self.number = [], 0
         self._merge(np.r_[self.runs, numbers], np.r_[self.counts, np.ones_like(numbers)])
         while len(self.runs) > _MOST_RUNS:
             self.shift += 1
@@ -246,18 +248,17 @@ class _Coarse:
 
         if self._memory is None or len(self._memory) < len(products):
             self._memory = torch.empty(len(products), dtype=torch.int32, device=products.device)
-            self._numbers = torch.empty(_AT_ONCE, device=products.device)
         bins = self._memory[: len(products)]
-        for some, bins_there in zip(products.split(_AT_ONCE), bins.split(_AT_ONCE), strict=True):
-            numbers = torch.mul(some, self.factor, out=self._numbers[: len(some)])
-            bins_there.copy_(numbers.add_(self.offset).clamp_(0, self.size - 1))
-        return bins
+        numbers = bins.view(torch.float32)  # in the same memory
+        torch.mul(products, self.factor, out=numbers).add_(self.offset)
+        return bins.copy_(numbers.clamp_(0, self.size - 1))
 
     def count(self, tile: Tile) -> None:
         """Count a tile."""
         import torch
 
-        self.impostor += torch.bincount(self.bins_of(tile.products.view(-1)), minlength=self.size).cpu().numpy()
+        for products in tile.products.view(-1).split(_AT_ONCE if tile.products.device.type == "cpu" else 2**31):
+            self.impostor += torch.bincount(self.bins_of(products), minlength=self.size).cpu().numpy()
         self.impostor[0] -= tile.products.numel() - tile.impostors  # at -inf
         self.tolerance = max(self.tolerance, float(tile.tolerance.max()))
         if len(tile.genuine):

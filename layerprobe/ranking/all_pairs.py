@@ -17,7 +17,7 @@ from layerprobe.ranking.products import float32
 from layerprobe.ranking.ranks import rows_at_once
 from layerprobe.ranking.relevance import Pairs, Relevance, relevance_of
 from layerprobe.ranking.rounded import Rounded
-from layerprobe.ranking.sweep import FEW, Way, similarities_of, sweep_blocks
+from layerprobe.ranking.sweep import FEW, Way, sweep_blocks
 from layerprobe.ranking.vectors import Form, form_of
 from layerprobe.system.computing import full_precision
 from layerprobe.values.retrieval import SearchRules, Similarity
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from layerprobe.ranking.items import Table
+
+
+# Queries of no more numbers are held as float64 vectors: 64 MiB.
+_NUMBERS_HELD = 2**23
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +163,9 @@ class _PairTiles:
     def __init__(self, pairs: AllPairs, rows: NDArray[np.int64], counts: Sequence[Callable[[Tile], None]]) -> None:
         self.pairs, self.counts, self.form = pairs, counts, pairs.form
         some = Items(_take(pairs.queries, rows), pairs.queries.labels[rows])
-        self.queries = Chosen(lambda part: pairs.form.vectors(some.take(part)), some.labels, rows)
+        held = pairs.form.vectors(some.take(slice(None))) if len(rows) * pairs.form.dim <= _NUMBERS_HELD else None
+        of_rows = (lambda part: pairs.form.vectors(some.take(part))) if held is None else held.__getitem__
+        self.queries = Chosen(of_rows, some.labels, rows)
         self.relevance, self.relevance_rows = pairs.relevance, slice(None)
         product = float32(pairs.queries.device)
         self.way = Way(replace(product, tile=max(product.tile, BLOCK_ROWS)))  # of small tiles the kinds take longer
@@ -212,21 +218,19 @@ class _PairTiles:
 
     def _exact(self, rows: slice, columns: slice, gallery: Chosen, places: NDArray[np.int64]) -> NDArray[np.float64]:
         width, device = columns.stop - columns.start, self.half_norms.device
-        where = torch.from_numpy(places).to(device)
-        queries, items = where // width + rows.start, where % width + columns.start
+        order = np.argsort(places, kind="stable")
+        where = torch.from_numpy(places[order]).to(device)
+        vectors, queries = (self.queries.vectors(rows), gallery.vectors(columns)), where // width
         if len(places) * FEW > (rows.stop - rows.start) * width:  # one product of the tile is faster then
-            of_tile = self.form.similarities(self.queries.vectors(rows), gallery.vectors(columns))
-            similarities = of_tile.view(-1)[where]
+            in_order = self.form.similarities(*vectors).view(-1)[where]
         else:
-            similarities = torch.zeros(len(places), dtype=torch.float64, device=device)
-            if len(places):
-                order, in_order = similarities_of(self.queries, gallery, self.form, torch.stack([queries, items]))
-                similarities[order] = in_order
+            in_order = self.form.of_places(*vectors, queries, where % width)
         if self.form.similarity == "euclidean":
-            similarities -= self.half_norms[queries]
+            in_order -= self.half_norms[rows][queries]
         if self.form.similarity == "hamming":
-            similarities -= self.form.dim
-        values: NDArray[np.float64] = (similarities / self.pairs.unit).cpu().numpy()
+            in_order -= self.form.dim
+        values = np.empty(len(places))
+        values[order] = (in_order / self.pairs.unit).cpu().numpy()
         return values
 
     def _overlap(self, queries: NDArray[np.int64], items: NDArray[np.int64]) -> bool:

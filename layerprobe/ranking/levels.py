@@ -33,6 +33,7 @@ _PAIRS_AT_ONCE = 2**15
 # Bits of a key; bins of a query's similarities at most, and how wide each is at least, as a share of the largest
 # similarity: rounding in float32 moves none by a quarter of a bin.
 _KEY_BITS, _BIN_BITS, _LEAST_WIDTH = 31, 18, 2.0**-19
+_LOWEST_BIN = 2  # of what may pass a threshold
 _UNDERFLOW = 1e-30
 
 
@@ -168,7 +169,8 @@ class LevelCounts:
         tolerance = queries[0].tolerance(self.gallery, self.form, self.way.product)
         if self.keys is None or bool((tolerance > self.keys.tolerance).any()):
             # An eighth more, as the blocks of a gallery have about equal bounds: keys are seldom made anew.
-            self.keys = _Keys(self.thresholds - constants, self.places, tolerance * 1.125, self.way.product.tile)
+            shape = self.way.product.tile, self.strip
+            self.keys = _Keys(self.thresholds - constants, self.places, tolerance * 1.125, *shape)
 
     def add(
         self, rows: slice, columns: slice, row_factors: list[Tensor], gallery: Chosen, *, both: bool = False
@@ -318,9 +320,11 @@ class _Keys:
         places: (P,) the query of each.
         tolerance: (Q,) how far a product may be from the exact value.
         tile: the most items.
+        strip: rows whose keys are made together.
     """
 
-    def __init__(self, thresholds: Tensor, places: Tensor, tolerance: Tensor, tile: int) -> None:
+    def __init__(self, thresholds: Tensor, places: Tensor, tolerance: Tensor, tile: int, strip: int) -> None:
+        self.strip = strip
         self.tolerance, self.item_bits, device = tolerance, (tile - 1).bit_length(), tolerance.device
         self.bins = 2 ** min(_BIN_BITS, _KEY_BITS - self.item_bits)
         low, high = thresholds[:, 0] - tolerance[places], thresholds[:, 1] + tolerance[places]
@@ -330,13 +334,14 @@ class _Keys:
         paired = lowest <= highest
         lowest, highest = lowest.where(paired, 0), highest.where(paired, 0)
         reach = torch.maximum(lowest.abs(), highest.abs())
-        widths = torch.maximum((highest - lowest) / (self.bins - 5), reach * _LEAST_WIDTH).clamp_(min=_UNDERFLOW)
-        # A product is in the bin of the whole part of factor * product + offset; one below all thresholds in bin 0.
+        widths = torch.maximum((highest - lowest) / (self.bins - _LOWEST_BIN - 3), reach * _LEAST_WIDTH)
+        widths.clamp_(min=_UNDERFLOW)
+        # A product is in the bin of the whole part of factor * product + offset.
         self.factors = torch.where(paired, 1 / widths, _UNDERFLOW).float()
-        self.offsets = torch.where(paired, 2 - lowest * self.factors.double(), 0).float()
+        self.offsets = torch.where(paired, _LOWEST_BIN + 1 - lowest * self.factors.double(), 0).float()
         bins = torch.stack([low, high], 1) * self.factors.double()[places, None] + self.offsets.double()[places, None]
         # What is at least in the second of its bins passes a threshold, and what is below the first does not.
-        bins = (bins + bins.new_tensor([-0.25, 1.25])).floor_().clamp_(1, self.bins - 1)
+        bins = (bins + bins.new_tensor([-0.25, 1.25])).floor_().clamp_(_LOWEST_BIN, self.bins - 1)
         self.thresholds = bins.int() << self.item_bits
         self.numbers = torch.arange(tile, dtype=torch.int32, device=device)  # of items
         self.memory = torch.empty(0, dtype=torch.int32, device=device)  # new memory is slow at first
@@ -346,10 +351,15 @@ class _Keys:
         if len(self.memory) < products.numel():
             self.memory = self.memory.new_empty(products.numel())
         keys = self.memory[: products.numel()].view(products.shape)
-        numbers = keys.view(torch.float32)  # in the same memory
-        numbers.copy_(products).mul_(self.factors[queries, None]).add_(self.offsets[queries, None])  # a copy turns them
-        keys.copy_(numbers.clamp_(0, self.bins - 1))
-        torch.add(self.numbers[: products.shape[1]], keys, alpha=2**self.item_bits, out=keys)
+        if not products.is_contiguous():
+            products = keys.view(torch.float32).copy_(products)
+        factors, offsets = self.factors[queries, None], self.offsets[queries, None]
+        for rows in cuts(len(keys), self.strip):
+            strip, numbers = keys[rows], keys[rows].view(torch.float32)  # in the same memory
+            torch.mul(products[rows], factors[rows], out=numbers).add_(offsets[rows])
+            strip.copy_(numbers.clamp_(0, self.bins - 1))
+            torch.add(self.numbers[: keys.shape[1]], strip, alpha=2**self.item_bits, out=strip)
+            strip.clamp_(min=_LOWEST_BIN * 2**self.item_bits - 1)  # equal keys are sorted in no time
         return keys
 
     def items(self, keys: Tensor) -> Tensor:
