@@ -403,8 +403,6 @@ class AcceptedCounts:
         self.thresholds = [(threshold, pairs.product_of(threshold)) for threshold in thresholds]
         self.genuine = np.zeros((len(thresholds) + 1, self.size), np.int64)
         self.impostor = np.zeros((len(thresholds) + 1, self.size**2), np.int64)
-        self.waiting: list[list[Counts]] = [[] for _ in self.impostor]  # cells; in the last row of those to subtract
-        self.number = 0
 
     def count(self, tile: Tile) -> None:
         """Count a tile."""
@@ -415,7 +413,7 @@ class AcceptedCounts:
             numbers: Counts = rows[lines] * self.size + columns[places - lines * len(columns)]
             return numbers
 
-        self._wait(-1, cells(tile.others))
+        np.subtract.at(self.impostor[-1], cells(tile.others), 1)
         self.genuine[-1] += np.bincount(rows[tile.genuine // len(columns)], minlength=self.size)
         if not self.thresholds:
             return
@@ -426,7 +424,7 @@ class AcceptedCounts:
         of_places = np.concatenate([products[impostor], tile.genuine_products.cpu().numpy()])
         impostor_cells = cells(impostor)
         for row, is_accepted in enumerate(self._accepted(tile, bounds, places, of_places)):
-            self._wait(row, impostor_cells[is_accepted[: len(impostor)]])
+            np.add.at(self.impostor[row], impostor_cells[is_accepted[: len(impostor)]], 1)
             genuine = tile.genuine[is_accepted[len(impostor) :]]
             self.genuine[row] += np.bincount(rows[genuine // len(columns)], minlength=self.size)
 
@@ -461,21 +459,8 @@ class AcceptedCounts:
                 earlier[unit] += 1
         return counts.T
 
-    def _wait(self, row: int, cells: Counts) -> None:
-        self.waiting[row].append(cells)
-        self.number += len(cells)
-        if self.number > _MOST_WAITING:
-            self._settle()
-
-    def _settle(self) -> None:
-        for row, waiting in enumerate(self.waiting):
-            counts = np.bincount(np.concatenate([*waiting, np.zeros(0, np.int64)]), minlength=self.size**2)
-            self.impostor[row] += -counts if row == len(self.thresholds) else counts
-        self.waiting, self.number = [[] for _ in self.impostor], 0
-
     def accepted(self) -> Accepted:
         """What has been counted."""
-        self._settle()
         self.impostor[-1] += self._all_pairs().ravel()
         tables = self.impostor.reshape(-1, self.size, self.size)
         return Accepted(self.genuine[:-1], self.genuine[-1], tables[:-1], tables[-1])

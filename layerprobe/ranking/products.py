@@ -23,6 +23,8 @@ _FAST_HALVES = (8, 0)
 _DIM_OF_FLOAT16 = 2**14
 # Numbers in a row of a result.
 _ALIGNED = 8
+# Fewer pairs are copied and multiplied in less time than a sparse matrix is made.
+_FEW_PAIRS = 128
 # Pairs that are copied and multiplied together, which fit into the CPU's caches.
 _PAIRS_TOGETHER = 512
 
@@ -154,7 +156,7 @@ def pair_products(queries: Tensor, gallery: Tensor, rows: Tensor, columns: Tenso
     """
     if queries.device.type != "cpu":
         return (queries[rows] * gallery[columns]).sum(1)
-    if not len(rows) or not _sampled_products_work():
+    if len(rows) < _FEW_PAIRS or not _sampled_products_work():
         parts = zip(rows.split(_PAIRS_TOGETHER), columns.split(_PAIRS_TOGETHER), strict=True)
         return torch.cat([(queries[query_rows] * gallery[gallery_rows]).sum(1) for query_rows, gallery_rows in parts])
     return _sample_products(queries, gallery, rows, columns)
