@@ -252,6 +252,7 @@ def test_what_is_located_is_exact(kind: str, runs: int, monkeypatch: pytest.Monk
     # with 3 runs the similarities in a bin are told apart by further sweeps
     monkeypatch.setattr(pair_thresholds, "_MOST_RUNS", runs)
     monkeypatch.setattr(pair_thresholds, "_MOST_WAITING", 10)
+    monkeypatch.setattr(pair_thresholds, "_AT_ONCE", 100)
     monkeypatch.setattr("layerprobe.ranking.items.BLOCK_ROWS", 32)
     rng = np.random.default_rng(3)
     labels = rng.integers(0, 7, 90)

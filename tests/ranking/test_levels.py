@@ -102,7 +102,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_negatives_around_positives_are_those_of_a_loop_in_float64() -> None:
+@pytest.mark.parametrize("threads", [1, 3])
+def test_negatives_around_positives_are_those_of_a_loop_in_float64(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
     features, labels = rows_of(90)
     assert_equal_to_loops(retrieval(features, labels))
 
