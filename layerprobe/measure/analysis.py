@@ -17,6 +17,7 @@ from layerprobe.metrics.recall import THINNED_NOTE, positives_and_negatives, thi
 from layerprobe.ranking import nearest_positive_ranks, retrieval
 from layerprobe.ranking.items import Items
 from layerprobe.system.errors import DataError, NumericError
+from layerprobe.system.wording import as_size
 from layerprobe.values.layers import LayerKey
 from layerprobe.values.retrieval import Precision, Ranks, Retrieval, SearchRules
 from layerprobe.values.scores import Recall, Score, Subject, is_recall, recall_of
@@ -264,8 +265,15 @@ def score_metric(
     """The scores of a layer by one metric, one for each of its requested numbers.
 
     Returns:
-        No value, and the reason as the note, where the metric is not defined on these features.
+        No value, and the reason as the note, where the metric is not defined on these features, or would hold more than
+        a search may take.
     """
+    dim = retrieval.features.shape[1] * (8 if retrieval.similarity == "hamming" else 1)
+    counts = len(retrieval.labels), 0 if retrieval.gallery_labels is None else len(retrieval.gallery_labels)
+    held = dim * sum(size * count for size, count in zip(metric.held, counts, strict=True))
+    if retrieval.memory is not None and held > retrieval.memory:
+        reason = f"it holds all features, {as_size(held)}, and --memory is {as_size(retrieval.memory)}"
+        return Scored(without_value(names, subject, len(retrieval.labels), reason))
     try:
         values = metric.of_queries(retrieval) if isinstance(metric, QueryMetric) else {}
         numbers = means_of(values) if isinstance(metric, QueryMetric) else metric(retrieval)

@@ -79,6 +79,8 @@ class WeightedVotes(QueryMetric):
         k: neighbours that vote, at least 1.
     """
 
+    held = (8, 8)
+
     def __init__(self, k: int) -> None:
         self.k = k
 
@@ -181,6 +183,7 @@ class Prototypes(QueryMetric):
         n: images a class, at least 1.
     """
 
+    held = (8, 8)
     notes: Sequence[str] = (f"mean of {DRAWS} draws",)
 
     def __init__(self, n: int) -> None:

@@ -48,6 +48,8 @@ class ClusterAgreement(Metric):
             those of the one that agrees best with the classes, which a clustering cannot know. `notes` says so.
     """
 
+    held = (8, 0)
+
     def __init__(self, restarts: int = 10, iterations: int = 100, report: Report = "mean") -> None:
         if restarts < 1:
             raise ValueError(f"restarts = {restarts}: must be at least 1")

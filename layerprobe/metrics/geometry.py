@@ -42,6 +42,8 @@ class IntraInter(Metric):
     have no distance within and only a centre.
     """
 
+    held = (8, 0)
+
     def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
         """The value under its name.
 
@@ -73,6 +75,8 @@ class Alignment(Metric):
     ICML 2020, with alpha = 2. Their positive pairs are two views of an image; here they are two images of a class.
     """
 
+    held = (8, 0)
+
     def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
         """The value under its name.
 
@@ -94,6 +98,8 @@ class Uniformity(Metric):
 
     Wang & Isola (see `Alignment`), with t = 2.
     """
+
+    held = (8, 0)
 
     def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
         """The value under its name.
@@ -130,6 +136,8 @@ class SpectralDecay(Metric):
     themselves, not their squares, all min(N, D) of them, the first included, of features that are not centred.
     """
 
+    held = (8, 0)
+
     def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
         """The value under its name.
 
@@ -153,6 +161,8 @@ class EffectiveRank(Metric):
     Roy & Vetterli, The effective rank: a measure of effective dimensionality, EUSIPCO 2007. Of features that are not
     centred, with the singular values themselves, not their squares.
     """
+
+    held = (8, 0)
 
     def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
         """The value under its name.
@@ -241,6 +251,8 @@ class TwoNN(Metric):
     0 is no number. No labels are used, and the rules of a search (`SearchRules`) change nothing.
     """
 
+    held = (24, 0)
+
     def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
         """The value under its name.
 
@@ -285,6 +297,8 @@ class Hubness(Metric):
     Items that tie for the last places share them, as a random order would on average. No labels are used, and the
     rules of a search (`SearchRules`) change nothing.
     """
+
+    held = (8, 0)
 
     def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
         """The value under its name.

@@ -17,10 +17,13 @@ class Metric(ABC):
 
     Attributes:
         k: how many nearest items it looks at; 0 for none in particular.
+        held: bytes of each number of the queries, and of the gallery if there is one, that it holds at once; 0 where it
+            reads blocks.
         notes: how its numbers are made.
     """
 
     k: int = 0
+    held: tuple[int, int] = (0, 0)
     notes: Sequence[str] = ()
 
     @abstractmethod

@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from layerprobe.measure.analysis import Features, prepare_retrieval, query_values, rank, score_thinned, search_sha256
+from layerprobe.measure.analysis import (
+    Features,
+    prepare_retrieval,
+    query_values,
+    rank,
+    score_metric,
+    score_thinned,
+    search_sha256,
+)
+from layerprobe.metrics.classification import Prototypes, WeightedVotes
+from layerprobe.metrics.geometry import Alignment
+from layerprobe.metrics.metric import Metric
 from layerprobe.metrics.precision import PrecisionAtPositives, ReciprocalRank
 from layerprobe.system.errors import DataError
 from layerprobe.values.layers import LayerKey, RankedLayer
@@ -51,6 +62,18 @@ def test_ranks_and_metrics_follow_the_rules() -> None:
     given = prepare_retrieval(QUERIES, GALLERY, "cosine", rank(QUERIES, GALLERY, ks=(1,), rules=rules), rules)
     assert ReciprocalRank()(given)["MRR"] == (1 / 2 + 1 / 3) / 2
     assert PrecisionAtPositives()(given)["mAP"] == (1 / 2 + 1 / 3) / 2
+
+
+@pytest.mark.parametrize(("metric", "held"), [(WeightedVotes(1), 80), (Prototypes(1), 80), (Alignment(), 32)])
+def test_what_holds_more_than_a_search_may_take_has_no_value(metric: Metric, held: int) -> None:
+    ranked = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
+    ranks, subject = rank(QUERIES, GALLERY), Subject("a", "a", 0, 1, "test", ranked)
+    scored = [
+        score_metric(metric, ("x",), prepare_retrieval(QUERIES, GALLERY, "cosine", ranks, memory=memory), subject)
+        for memory in (held - 1, held)
+    ]
+    assert scored[0].scores[0].notes == ("it holds all features, 0 MB, and --memory is 0 MB",)
+    assert not any("memory" in note for score in scored[1].scores for note in score.notes)
 
 
 def test_the_values_of_queries_are_hits_or_what_is_stored() -> None:
