@@ -318,10 +318,12 @@ def _places_of_one_class(rows: NDArray[np.int64], columns: NDArray[np.int64]) ->
     """The places in a tile of the pairs of one class, ascending."""
     order = np.argsort(columns, kind="stable")
     ordered = columns[order]
-    starts, ends = (np.searchsorted(ordered, rows, side) for side in ("left", "right"))
-    lengths = ends - starts
+    starts = np.searchsorted(ordered, rows)
+    paired = np.flatnonzero(ordered[starts.clip(max=len(ordered) - 1)] == rows)  # few rows, of many classes
+    starts = starts[paired]
+    lengths = np.searchsorted(ordered, rows[paired], "right") - starts
     within = np.arange(int(lengths.sum())) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-    places: NDArray[np.int64] = np.repeat(np.arange(len(rows)), lengths) * len(columns) + order[within]
+    places: NDArray[np.int64] = np.repeat(paired, lengths) * len(columns) + order[within]
     return places
 
 
