@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.ranking.all_pairs import AllPairs, Tile
+from layerprobe.ranking.items import Items
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.facts import PAIRS_WITHIN_FOLDS
 from layerprobe.values.retrieval import FloatArray
@@ -30,7 +30,7 @@ from layerprobe.values.thresholds import FALSE_ACCEPT_RATES
 from layerprobe.values.views import ErrorRates, SetThreshold
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 Counts = NDArray[np.int64]
 Units = NDArray[np.int64]
@@ -39,10 +39,15 @@ _BIN = 2**20
 # More classes are put together into so many units: a table of all pairs of classes would not fit.
 _MOST_UNITS = 2048
 _PER_DEVIATE = 100
-# Products that fit into a CPU's caches, with their bins.
-_AT_ONCE = 2**18
-# Bins of a first sweep; numbers that wait to be counted; runs of numbers that are counted, more than a grid has bins.
-_WIDE_BINS, _MOST_WAITING, _MOST_RUNS = 2**15, 2**22, 2**22
+# Products that fit into a CPU's caches.
+_AT_ONCE = 2**16
+# Bins of a sample; numbers that wait to be counted; runs of numbers that are counted, more than a grid has bins.
+_WIDE_BINS, _MOST_WAITING, _MOST_RUNS = 2**14, 2**22, 2**22
+# Queries of a sample at least, and one of how many; in runs of so many; groups of runs that tell its standard error, of
+# which a threshold is believed to be within so many.
+_SAMPLED, _SHARE, _RUN, _GROUPS, _ERRORS = 1024, 24, 4, 16, 6
+# How many times longer the next range is where a threshold is not in one.
+_LONGER = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,32 +161,53 @@ class Located:
 def locate(pairs: AllPairs, rates: Sequence[float] = (), *counts: Callable[[Tile], None]) -> Located:
     """Find where false accept and false reject rate are equal, and the thresholds at false accept rates, exactly.
 
-    A first sweep counts the impostor pairs by their products in float32. Rounding moves no product by more than a few
-    bins, so that what is searched for lies in few of these, whose pairs a second sweep computes in float64. Where it
-    cannot tell so many apart in memory, further sweeps narrow them down.
+    The genuine pairs are computed in float64, and those of a sample of the queries say between which similarities each
+    threshold lies, but for a chance that is negligible. A sweep in float32 then counts the impostor pairs above, and
+    computes those between, or as near to it as rounding reaches, in float64. Where a threshold does not lie there, or
+    where so many pairs do that memory cannot tell them apart, further sweeps follow.
 
     Args:
         rates: in [0, 1); the threshold of each is the lowest one with at most that rate.
-        counts: what else the first sweep counts.
+        counts: what else the sweep counts.
 
     Raises:
         DataError: no impostor pair, where there are rates.
     """
-    coarse = _Coarse(pairs)
-    pairs.sweep(coarse.count, *counts)
-    total, grid = int(coarse.impostor.sum()), coarse.grid
+    grid = _Grid.of(pairs)
+    genuine, total = _genuine_counts(pairs, grid)
     if rates:
         require_pairs(1, total)
-    equal = _Range(coarse, *coarse.where_rates_meet(), grid.width)
     ranks = [_allowed_count(rate, total) for rate in rates]  # of the most similar rejected pair, from 0
-    ranges = [_Range(coarse, *coarse.where_ranked(rank), 1) for rank in ranks]
-    pairs.sweep(functools.partial(coarse.refine, [equal, *ranges]))
-    waiting = [(some, rank) for some, rank in zip(ranges, ranks, strict=True) if some.narrow(rank)]
+    sample = _Sample(pairs, grid)
+    equal = _Between(pairs, grid, *sample.where_rates_meet(genuine), grid.width)
+    thresholds = [_Between(pairs, grid, *sample.where_ranked((rank + 0.5) / total), 1) for rank in ranks]
+    waiting = [equal, *thresholds]
     while waiting:
-        pairs.sweep(functools.partial(coarse.refine, [some for some, _ in waiting]))
-        waiting = [(some, rank) for some, rank in waiting if some.narrow(rank)]
-    thresholds = [(some.low + grid.lowest + 0.5) * pairs.step for some in ranges]
-    return Located(equal.pair_counts(), thresholds)
+        pairs.sweep(functools.partial(_count_between, waiting), *counts)
+        moved = [equal in waiting and equal.moves_to_equal_rates(genuine, total)]
+        moved += [some in waiting and some.moves_to_rank(rank) for some, rank in zip(thresholds, ranks, strict=True)]
+        waiting = [some for some, moves in zip([equal, *thresholds], moved, strict=True) if moves]
+        counts = ()
+    return Located(
+        equal.pair_counts(genuine, total), [(some.low + grid.lowest + 0.5) * pairs.step for some in thresholds]
+    )
+
+
+def _genuine_counts(pairs: AllPairs, grid: _Grid) -> tuple[Counts, int]:
+    """(S,) the genuine pairs in each bin of the grid, and how many impostor pairs there are."""
+    sparse, total = _SparseCounts(grid.width), 0
+
+    def count(tile: Tile) -> None:
+        nonlocal total
+        total += tile.impostors
+        if len(tile.genuine):
+            sparse.add(grid.steps(tile.exact(tile.genuine)))
+
+    pairs.sweep(count)
+    sparse.settle()
+    counts = np.zeros(grid.bins, np.int64)
+    counts[sparse.runs << sparse.shift >> grid.width.bit_length() - 1] = sparse.counts
+    return counts, total
 
 
 class _SparseCounts:
@@ -217,166 +243,188 @@ class _SparseCounts:
         self.counts = np.add.reduceat(counts[order], starts) if len(starts) else counts
 
 
-class _Coarse:
-    """Counts of a first sweep: impostor pairs in wide bins of their products, genuine ones by exact similarity.
+class _Sample:
+    """How large a share of the impostor pairs of some queries is above each wide bin of their products.
 
     Wide bin 0 holds all below the first edge, the last one all above the last edge.
     """
 
-    def __init__(self, pairs: AllPairs) -> None:
-        self.grid = _Grid.of(pairs)
-        self.bins = -(-self.grid.bins // _WIDE_BINS)  # of the grid, in a wide one
-        self.size = -(-self.grid.bins // self.bins) + 2
-        self.edges = np.r_[0, np.arange(self.size - 1) * self.bins, self.grid.bins].clip(max=self.grid.bins)
-        self.impostor = np.zeros(self.size, np.int64)
-        self._genuine = _SparseCounts(self.grid.width)
+    def __init__(self, pairs: AllPairs, grid: _Grid) -> None:
+        together = -(-grid.bins // _WIDE_BINS)  # bins of the grid in a wide one
+        self.size = -(-grid.bins // together) + 2
+        self.edges = np.r_[0, np.arange(self.size - 1) * together, grid.bins].clip(max=grid.bins)
         # A wide bin, from 1 on, as a linear function of the product.
-        per_similarity = 1 / (pairs.step * self.grid.width * self.bins)
-        self.factor = per_similarity / pairs.unit
-        self.offset = 1 - self.grid.lowest / (self.grid.width * self.bins) - self.factor * pairs.product_of(0)
+        self.factor = float(1 / (pairs.step * grid.width * together * pairs.unit))
+        self.offset = float(1 - grid.lowest / (grid.width * together) - self.factor * pairs.product_of(0))
         self.tolerance = 0.0
-        self._memory: Tensor | None = None  # new memory is slow at first
+        self.counts = np.zeros((_GROUPS, self.size), np.int64)
+        sample = _sample_of(pairs)
+        self.is_part = sample is not pairs
+        sample.sweep(self._count)
+        above = np.c_[np.cumsum(self.counts[:, ::-1], 1)[:, ::-1], np.zeros(_GROUPS, np.int64)]
+        total = max(int(above[:, 0].sum()), 1)
+        self.shares = above.sum(0) / total  # (size + 1,)
+        self.margins = np.zeros_like(self.shares)
+        if self.is_part:
+            of_groups = above / above[:, :1].clip(min=1)
+            error = of_groups.std(0, ddof=1) / _GROUPS**0.5
+            self.margins = _ERRORS * np.maximum(error, np.sqrt(above.sum(0) + 1) / total)
 
-    @property
-    def reach(self) -> int:
-        """By how many bins rounding moves a product at most."""
-        return math.ceil(self.tolerance * self.factor + 0.25)
-
-    def bins_of(self, products: Tensor) -> Tensor:
-        """(P,) the wide bin of each product; in memory that the next ones take."""
+    def _count(self, tile: Tile) -> None:
         import torch
 
-        if self._memory is None or len(self._memory) < len(products):
-            self._memory = torch.empty(len(products), dtype=torch.int32, device=products.device)
-        bins = self._memory[: len(products)]
-        numbers = bins.view(torch.float32)  # in the same memory
-        torch.mul(products, self.factor, out=numbers).add_(self.offset)
-        return bins.copy_(numbers.clamp_(0, self.size - 1))
-
-    def count(self, tile: Tile) -> None:
-        """Count a tile."""
-        import torch
-
-        for products in tile.products.view(-1).split(_AT_ONCE if tile.products.device.type == "cpu" else 2**31):
-            self.impostor += torch.bincount(self.bins_of(products), minlength=self.size).cpu().numpy()
-        self.impostor[0] -= tile.products.numel() - tile.impostors  # at -inf
         self.tolerance = max(self.tolerance, float(tile.tolerance.max()))
-        if len(tile.genuine):
-            self._genuine.add(self.grid.steps(tile.exact(tile.genuine)))
+        groups = tile.rows // _RUN % _GROUPS if self.is_part else np.zeros_like(tile.rows)
+        for group in np.unique(groups):
+            products = tile.products[torch.from_numpy(np.flatnonzero(groups == group)).to(tile.products.device)]
+            numbers = products.view(-1).mul_(self.factor).add_(self.offset).clamp_(0, self.size - 1)
+            self.counts[group] += torch.bincount(numbers.int(), minlength=self.size).cpu().numpy()
+        # At -inf.
+        if self.is_part:
+            self.counts[:, 0] -= np.bincount(groups[tile.others // len(tile.columns)], minlength=_GROUPS)
+        else:
+            self.counts[0, 0] -= tile.products.numel() - tile.impostors
 
-    def refine(self, ranges: Sequence[_Range], tile: Tile) -> None:
-        """Count the pairs of a tile that are in ranges of similarities, by exact similarity."""
-        import torch
+    def where_ranked(self, share: float) -> tuple[int, int]:
+        """Between which bins of the grid is the impostor pair that such a share is above."""
+        return self._between(self.shares - share)
 
-        bounds = []
-        for wanted in ranges:  # a quarter of a bin more at either end, as bins are computed in float32
-            ends = wanted.bins.start - 0.25, wanted.bins.stop + 0.25
-            low, high = (float((end - self.offset) / self.factor) for end in ends)
-            # What is no impostor pair is at -inf.
-            low = low if wanted.bins.start else torch.finfo(torch.float32).min
-            bounds.append((low, high if wanted.bins.stop < self.size else math.inf))
-        flat = tile.products.view(-1)
-        on_cpu = flat.device.type == "cpu"
-        marks = []
-        for some in flat.split(_AT_ONCE) if on_cpu else [flat]:
-            # NumPy compares, and finds few, in a fraction of torch's time.
-            values: Any = some.numpy() if on_cpu else some
-            inside = functools.reduce(operator.or_, ((values >= low) & (values <= high) for low, high in bounds))
-            marks.append(inside if on_cpu else inside.cpu().numpy())
-        places = np.flatnonzero(np.concatenate(marks))
-        if len(places):
-            bins = self.bins_of(flat[torch.from_numpy(places).to(flat.device)]).cpu().numpy()
-            steps = self.grid.steps(tile.exact(places))
-            for wanted in ranges:
-                wanted.add(steps[(bins >= wanted.bins.start) & (bins < wanted.bins.stop)])
+    def where_rates_meet(self, genuine: Counts) -> tuple[int, int]:
+        """Between which bins of the grid false accept and false reject rate are equal.
 
-    @functools.cached_property
-    def genuine(self) -> Counts:
-        """(S,) genuine pairs in each bin of the grid."""
-        self._genuine.settle()
-        counts = np.zeros(self.grid.bins, np.int64)
-        counts[self._genuine.runs] = self._genuine.counts
-        return counts
+        Args:
+            genuine: (S,) genuine pairs in each bin of the grid.
+        """
+        rejected = np.r_[0, np.cumsum(genuine)][self.edges]
+        return self._between(self.shares - rejected / max(int(rejected[-1]), 1))
 
-    @functools.cached_property
-    def above(self) -> Counts:
-        """Impostor pairs whose product is in a bin or a higher one; 0 at the end."""
-        above: Counts = np.append(np.cumsum(self.impostor[::-1])[::-1], 0)
-        return above
-
-    def _most_and_fewest(self) -> tuple[Counts, Counts]:
-        """The most and the fewest impostor pairs that may be above the lower edge of each bin."""
-        places = np.arange(self.size + 1)
-        return self.above[(places - self.reach).clip(min=0)], self.above[(places + self.reach).clip(max=self.size)]
-
-    def where_ranked(self, rank: int) -> tuple[int, int]:
-        """The first and the last bin that may hold the impostor pair of a rank, the most similar one being 0."""
-        most, fewest = self._most_and_fewest()
-        low, high = (np.flatnonzero(np.r_[True, counts[1:-1] > rank])[-1] for counts in (fewest, most))
-        return int(low), int(high)
-
-    def where_rates_meet(self) -> tuple[int, int]:
-        """The first and the last bin where false accept and false reject rate may be equal."""
-        most, fewest = self._most_and_fewest()
-        rejected = np.r_[0, np.cumsum(self.genuine)][self.edges]
-        if not most[0] or not rejected[-1]:
-            return 0, 0
-        rejects = rejected / rejected[-1]
-        low = np.flatnonzero(rejects < fewest / most[0])
-        high = np.flatnonzero(rejects >= most / most[0])
-        # One further on either side, as quotients are rounded.
-        return max(int(low.max(initial=0)) - 1, 0), min(int(high[0]), self.size - 1)
+    def _between(self, differences: NDArray[np.float64]) -> tuple[int, int]:
+        """Between which bins of the grid differences (size + 1,), which fall, are 0, and as far as rounding reaches."""
+        reach = math.ceil(self.tolerance * self.factor + 0.25) + 1
+        above = np.flatnonzero(differences > self.margins)
+        below = np.flatnonzero(differences < -self.margins)
+        low, high = int(above.max(initial=0)), int(below.min(initial=self.size))
+        low, high = max(min(low, high) - reach, 0), min(max(low, high) + reach, self.size)
+        return int(self.edges[low]), int(self.edges[high])
 
 
-class _Range:
+def _sample_of(pairs: AllPairs) -> AllPairs:
+    """The pairs of some queries, evenly spread, in runs, as those on a disk are read in slices; or all pairs."""
+    import torch
+
+    count = len(pairs.queries)
+    runs = max(_SAMPLED, count // _SHARE) // _RUN
+    if count <= 2 * runs * _RUN or pairs.folds is not None:
+        return pairs
+    starts = np.linspace(0, count - _RUN, runs).astype(np.int64)
+    rows = (starts[:, None] + np.arange(_RUN)).ravel()
+    vectors = torch.cat([pairs.queries.take(slice(start, start + _RUN)) for start in starts.tolist()])
+    queries = Items(vectors, pairs.queries.labels[rows])
+    return replace(pairs, queries=queries, relevance=pairs.relevance[rows])
+
+
+class _Between:
     """The impostor pairs of a range of similarities.
 
     Args:
-        coarse: of all pairs.
-        first: wide bin.
-        last: wide bin.
+        pairs: all of them.
+        grid: of similarities.
+        first: bin of the grid.
+        end: the first bin beyond.
         width: of the runs that are counted, in steps.
     """
 
-    def __init__(self, coarse: _Coarse, first: int, last: int, width: int) -> None:
-        self.coarse, self.width = coarse, width
-        self._set(int(coarse.edges[first]) * coarse.grid.width, int(coarse.edges[last + 1]) * coarse.grid.width)
+    def __init__(self, pairs: AllPairs, grid: _Grid, first: int, end: int, width: int) -> None:
+        self.pairs, self.grid, self.width = pairs, grid, width
+        self._set(first * grid.width, max(end, first + 1) * grid.width)
 
     def _set(self, low: int, high: int) -> None:
         """Start to count from a step to another one."""
-        edges, width, reach = self.coarse.edges, self.coarse.grid.width, self.coarse.reach
-        self.low, self.high = low, high
-        # The products of what is in the range; those beyond are surely above it.
-        first = int(np.searchsorted(edges[1:], low // width, "right"))
-        end = int(np.searchsorted(edges[1:], -(-high // width)))
-        self.bins = slice(max(first - reach, 0), min(end + 1 + reach, self.coarse.size))
-        self.beyond = int(self.coarse.above[self.bins.stop])
-        self.within = _SparseCounts(self.width)
+        self.low, self.high = max(low, 0), min(high, self.grid.bins * self.grid.width)
+        self.beyond, self.within = 0, _SparseCounts(self.width)
 
-    def add(self, steps: Counts) -> None:
-        """Count pairs by their similarity in steps."""
-        self.beyond += int((steps >= self.high).sum())
+    def bounds(self, tolerance: float) -> tuple[float, float]:
+        """The products of what is in the range, and the first of what is surely above it."""
+        import torch
+
+        low, high = (
+            _bounds(self.pairs.product_of((step + self.grid.lowest - 0.5) * self.pairs.step), tolerance)
+            for step in (self.low, self.high)
+        )
+        # What is no impostor pair is at -inf.
+        lowest = float(low[0]) if self.low else torch.finfo(torch.float32).min
+        return lowest, float(high[1]) if self.high < self.grid.bins * self.grid.width else math.inf
+
+    def add(self, steps: Counts, beyond: int) -> None:
+        """Count pairs (P,) by their similarity in steps, and so many that are above the range."""
+        self.beyond += beyond + int((steps >= self.high).sum())
         self.within.add(steps[(steps >= self.low) & (steps < self.high)] - self.low)
 
-    def narrow(self, rank: int) -> bool:
-        """Narrow the range to the impostor pair of a rank, the most similar one being 0; whether to count again."""
+    def moves_to_rank(self, rank: int) -> bool:
+        """Narrow the range to the impostor pair of a rank, from 0, or move it towards it; whether to count again."""
         self.within.settle()
-        beyond = self.beyond + np.cumsum(self.within.counts[::-1])[::-1]
-        run, shift = int(self.within.runs[np.flatnonzero(beyond > rank)[-1]]), self.within.shift
+        length, above = max(self.high - self.low, 1), self.beyond + np.cumsum(self.within.counts[::-1])[::-1]
+        if rank < self.beyond:
+            self._set(self.high, self.high + _LONGER * length)
+            return True
+        if rank >= above.max(initial=0):
+            self._set(self.low - _LONGER * length, self.low)
+            return True
+        run, shift = int(self.within.runs[np.flatnonzero(above > rank)[-1]]), self.within.shift
         self._set(self.low + (run << shift), min(self.low + ((run + 1) << shift), self.high))
         return shift > 0
 
-    def pair_counts(self) -> PairCounts:
-        """All pairs, those in the range in bins of the grid."""
+    def moves_to_equal_rates(self, genuine: Counts, total: int) -> bool:
+        """Move the range towards where false accept and reject rate are equal; whether to count again.
+
+        Args:
+            genuine: (S,) genuine pairs in each bin of the grid.
+            total: impostor pairs.
+        """
+        self.within.settle()
+        rejected, length = np.r_[0, np.cumsum(genuine)], self.high - self.low
+        if not total or not rejected[-1]:
+            return False
+        below = total - self.beyond - int(self.within.counts.sum())
+        at_low, at_high = (rejected[step // self.grid.width] / rejected[-1] for step in (self.low, self.high))
+        if self.low and at_low >= 1 - below / total:  # as `PairCounts.rates` has them
+            self._set(self.low - _LONGER * length, self.low)
+            return True
+        if self.high < self.grid.bins * self.grid.width and at_high < 1 - (total - self.beyond) / total:
+            self._set(self.high, self.high + _LONGER * length)
+            return True
+        return False
+
+    def pair_counts(self, genuine: Counts, total: int) -> PairCounts:
+        """All pairs, those in the range in bins of the grid; arguments of `moves_to_equal_rates`."""
         self.within.settle()
         first, end = self.low // self.width, self.high // self.width
         inside = np.zeros(end - first, np.int64)
         inside[self.within.runs] = self.within.counts
-        below = int(self.coarse.impostor.sum()) - int(inside.sum()) - self.beyond
-        genuine = self.coarse.genuine
+        below = total - int(inside.sum()) - self.beyond
         return PairCounts(
             np.r_[genuine[:first].sum(), genuine[first:end], genuine[end:].sum()], np.r_[below, inside, self.beyond]
         )
+
+
+def _count_between(ranges: Sequence[_Between], tile: Tile) -> None:
+    """Count the impostor pairs of a tile that are in some ranges, or above."""
+    flat, tolerance = tile.products.view(-1), float(tile.tolerance.max())
+    on_cpu = flat.device.type == "cpu"
+    for wanted in ranges:
+        low, high = wanted.bounds(tolerance)
+        marks, beyond = [], 0
+        for part in flat.split(_AT_ONCE) if on_cpu else [flat]:
+            # NumPy compares, and finds few, in a fraction of torch's time.
+            values: Any = part.numpy() if on_cpu else part
+            reached = values >= low
+            inside = reached & (values < high)
+            if not on_cpu:
+                reached, inside = reached.cpu().numpy(), inside.cpu().numpy()
+            beyond += int(np.count_nonzero(reached)) - int(np.count_nonzero(inside))
+            marks.append(inside)
+        places = np.flatnonzero(np.concatenate(marks))
+        wanted.add(wanted.grid.steps(tile.exact(places)) if len(places) else places, beyond)
 
 
 def count_accepted(

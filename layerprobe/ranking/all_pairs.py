@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,24 +40,36 @@ class Tile:
     Args:
         rows: (A,) of the queries.
         columns: (B,) of the items.
-        products: (A, B) float32: see `AllPairs.product_of`; -inf where a pair is no impostor pair.
         tolerance: (A,) float64: how far a product may be from the exact value.
         genuine: (P,) the places of the genuine pairs in the tile, in order of its cells.
-        genuine_products: (P,)
         others: (R,) the places of the other pairs that are no impostor pairs, and of the genuine ones.
         impostors: how many impostor pairs there are.
+        compute: gives `products` and `genuine_products`.
         exact: gives the float64 similarities at places, as `AllPairs.in_user_units` takes them; a higher one is closer.
     """
 
     rows: NDArray[np.int64]
     columns: NDArray[np.int64]
-    products: Tensor
     tolerance: Tensor
     genuine: NDArray[np.int64]
-    genuine_products: Tensor
     others: NDArray[np.int64]
     impostors: int
+    compute: Callable[[], tuple[Tensor, Tensor]]
     exact: Callable[[NDArray[np.int64]], NDArray[np.float64]]
+
+    @cached_property
+    def _computed(self) -> tuple[Tensor, Tensor]:
+        return self.compute()
+
+    @property
+    def products(self) -> Tensor:
+        """(A, B) float32: see `AllPairs.product_of`; -inf where a pair is no impostor pair."""
+        return self._computed[0]
+
+    @property
+    def genuine_products(self) -> Tensor:
+        """(P,) those of the genuine pairs."""
+        return self._computed[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,27 +204,34 @@ class _PairTiles:
         queries, items = self.queries.index[rows], gallery.index[columns]
         if self.pairs.itself and items[-1] <= queries[0]:
             return
-        shape = len(queries), len(items)
-        if len(self.memory) < shape[0] * shape[1]:
-            self.memory = self.memory.new_empty(shape[0] * shape[1])
-        memory = self.memory[: shape[0] * shape[1]].view(shape)
-        products = self.way.product.multiply(row_factors[0], self.gallery.values[columns], memory)
         genuine, others = self._kinds(rows, items, gallery.labels[columns])
-        flat = products.view(-1)
-        genuine_products = flat[torch.from_numpy(genuine).to(flat.device)]
-        flat[torch.from_numpy(others).to(flat.device)] = -torch.inf
-        impostors = len(flat) - len(others)
-        if self._overlap(queries, items):  # below the diagonal are no pairs
-            no_pairs = items <= queries[:, None]
-            products.masked_fill_(torch.from_numpy(no_pairs).to(flat.device), -torch.inf)
-            impostors -= int(no_pairs.sum())
+        # Below the diagonal are no pairs.
+        no_pairs = items <= queries[:, None] if self._overlap(queries, items) else np.zeros((0, 0), bool)
+        impostors = len(queries) * len(items) - len(others) - int(no_pairs.sum())
+
+        def compute() -> tuple[Tensor, Tensor]:
+            products = self._multiply(row_factors[0], self.gallery.values[columns])
+            flat = products.view(-1)
+            genuine_products = flat[torch.from_numpy(genuine).to(flat.device)]
+            flat[torch.from_numpy(others).to(flat.device)] = -torch.inf
+            if len(no_pairs):
+                products.masked_fill_(torch.from_numpy(no_pairs).to(flat.device), -torch.inf)
+            return products, genuine_products
 
         def exact(places: NDArray[np.int64]) -> NDArray[np.float64]:
             return self._exact(rows, columns, gallery, places)
 
-        tile = Tile(queries, items, products, self.tolerance[rows], genuine, genuine_products, others, impostors, exact)
+        tile = Tile(queries, items, self.tolerance[rows], genuine, others, impostors, compute, exact)
         for count in self.counts:
             count(tile)
+
+    def _multiply(self, row_factors: Tensor, column_factors: Tensor) -> Tensor:
+        """Products (A, B), in memory that the next ones take."""
+        size = len(row_factors) * len(column_factors)
+        if len(self.memory) < size:
+            self.memory = self.memory.new_empty(size)
+        memory = self.memory[:size].view(len(row_factors), len(column_factors))
+        return self.way.product.multiply(row_factors, column_factors, memory)
 
     def finish(self, gallery: Chosen) -> None:
         """See `Counter`; nothing waits."""

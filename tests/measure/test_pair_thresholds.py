@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from layerprobe.measure.pair_thresholds import (
     error_rates_within_folds,
     locate,
 )
-from layerprobe.ranking.all_pairs import AllPairs, all_pairs
+from layerprobe.ranking.all_pairs import AllPairs, Tile, all_pairs
 from layerprobe.system.errors import DataError, NotFiniteError
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import SearchRules
@@ -248,14 +248,18 @@ def located_by_hand(pairs: AllPairs, rates: Sequence[float]) -> tuple[float, lis
 
 @pytest.mark.parametrize("kind", ["spread", "within 1e-7", "few values", "collapsed"])
 @pytest.mark.parametrize("runs", [2**22, 3])
-def test_what_is_located_is_exact(kind: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("errors", [None, 6, 0])
+def test_what_is_located_is_exact(kind: str, runs: int, errors: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if errors is not None:  # 16 of the 90 queries are a sample, which with 0 errors is believed to be exact
+        monkeypatch.setattr(pair_thresholds, "_SAMPLED", 16)
+        monkeypatch.setattr(pair_thresholds, "_ERRORS", errors)
     # with 3 runs the similarities in a bin are told apart by further sweeps
     monkeypatch.setattr(pair_thresholds, "_MOST_RUNS", runs)
     monkeypatch.setattr(pair_thresholds, "_MOST_WAITING", 10)
     monkeypatch.setattr(pair_thresholds, "_AT_ONCE", 100)
     monkeypatch.setattr("layerprobe.ranking.items.BLOCK_ROWS", 32)
     rng = np.random.default_rng(3)
-    labels = rng.integers(0, 7, 90)
+    labels = np.sort(rng.integers(0, 7, 90))
     features = rng.normal(size=(7, 6))[labels] + rng.normal(size=(90, 6))
     if kind == "within 1e-7":
         features = 1 + 1e-4 * features
@@ -270,6 +274,23 @@ def test_what_is_located_is_exact(kind: str, runs: int, monkeypatch: pytest.Monk
     if runs > 3:  # as many as there are bins of similarities
         assert found.counts.equal_error_rate() == equal
         assert found.counts.collapsed == count_pairs(pairs).collapsed == (kind in ("within 1e-7", "collapsed"))
+
+
+@pytest.mark.parametrize("sampled", [1024, 16])
+def test_a_sample_says_where_the_impostor_pairs_are_counted(sampled: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair_thresholds, "_SAMPLED", sampled)
+    rng = np.random.default_rng(0)
+    labels = np.arange(400) % 20
+    pairs = all_pairs(rng.normal(size=(20, 8))[labels] + rng.normal(size=(400, 8)), labels)
+    queries, sweep = list[int](), AllPairs.sweep
+
+    def counted(swept_pairs: AllPairs, *counts: Callable[[Tile], None]) -> None:
+        queries.append(len(swept_pairs.queries))
+        sweep(swept_pairs, *counts)
+
+    monkeypatch.setattr(AllPairs, "sweep", counted)
+    pair_thresholds.locate(pairs, [0.01])
+    assert queries == [400, min(sampled, 400), 400]
 
 
 def test_folds_and_parts_of_the_queries_count_each_pair_once(monkeypatch: pytest.MonkeyPatch) -> None:
