@@ -179,18 +179,18 @@ def locate(pairs: AllPairs, rates: Sequence[float] = (), *counts: Callable[[Tile
         require_pairs(1, total)
     ranks = [_allowed_count(rate, total) for rate in rates]  # of the most similar rejected pair, from 0
     sample = _Sample(pairs, grid)
-    equal = _Between(pairs, grid, *sample.where_rates_meet(genuine), grid.width)
-    thresholds = [_Between(pairs, grid, *sample.where_ranked((rank + 0.5) / total), 1) for rank in ranks]
-    waiting = [equal, *thresholds]
+    equal = _Range(pairs, grid, *sample.where_rates_meet(genuine), grid.width)
+    thresholds = [_Range(pairs, grid, *sample.where_ranked((rank + 0.5) / total), 1) for rank in ranks]
+    waiting = [(equal, functools.partial(equal.moves_to_equal_rates, genuine, total))]
+    waiting += [
+        (at_rate, functools.partial(at_rate.moves_to_rank, rank))
+        for at_rate, rank in zip(thresholds, ranks, strict=True)
+    ]
     while waiting:
-        pairs.sweep(functools.partial(_count_between, waiting), *counts)
-        moved = [equal in waiting and equal.moves_to_equal_rates(genuine, total)]
-        moved += [some in waiting and some.moves_to_rank(rank) for some, rank in zip(thresholds, ranks, strict=True)]
-        waiting = [some for some, moves in zip([equal, *thresholds], moved, strict=True) if moves]
-        counts = ()
-    return Located(
-        equal.pair_counts(genuine, total), [(some.low + grid.lowest + 0.5) * pairs.step for some in thresholds]
-    )
+        pairs.sweep(functools.partial(_count_ranges, [counted for counted, _ in waiting]), *counts)
+        waiting, counts = [(counted, moves) for counted, moves in waiting if moves()], ()
+    similarities = [(at_rate.low + grid.lowest + 0.5) * pairs.step for at_rate in thresholds]
+    return Located(equal.pair_counts(genuine, total), similarities)
 
 
 def _genuine_counts(pairs: AllPairs, grid: _Grid) -> tuple[Counts, int]:
@@ -323,7 +323,7 @@ def _sample_of(pairs: AllPairs) -> AllPairs:
     return replace(pairs, queries=queries, relevance=pairs.relevance[rows])
 
 
-class _Between:
+class _Range:
     """The impostor pairs of a range of similarities.
 
     Args:
@@ -407,7 +407,7 @@ class _Between:
         )
 
 
-def _count_between(ranges: Sequence[_Between], tile: Tile) -> None:
+def _count_ranges(ranges: Sequence[_Range], tile: Tile) -> None:
     """Count the impostor pairs of a tile that are in some ranges, or above."""
     flat, tolerance = tile.products.view(-1), float(tile.tolerance.max())
     on_cpu = flat.device.type == "cpu"
