@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from typing import Any
@@ -67,6 +67,23 @@ def choose_once(
             before = previous_choices[run].choice.ship.name
             listener.say(f"{run.name}: replaces the stored choice of {before}, made with {', '.join(changes)}")
     return choice
+
+
+def choice_to_take(run: Run, listener: Listener, require_ready: Callable[[], object]) -> tuple[Choice, str]:
+    """The stored choice of a run; without one the one that `choose` makes at the last epoch, which is not stored.
+
+    Args:
+        require_ready: raises before a choice is made where that is in vain.
+
+    Returns:
+        The choice, and which of both it is, for `taken_text`.
+    """
+    stored = stored_choice(run, listener.say)
+    if stored is not None:
+        return stored.choice, "the stored choice"
+    require_ready()
+    choice = choose_runs([run], ChooseRequest(epochs="last"), listener)
+    return choice, f"as {run.command('choose', '--epochs', 'last')} says; it is not stored"
 
 
 def whitened_of(runs: Sequence[Run], request: ChooseRequest, listener: Listener) -> list[RankedLayer]:

@@ -36,15 +36,14 @@ from layerprobe.values.intervals import FEWEST_UNITS, Interval, IntervalKind, Sa
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.thresholds import MeasuredThresholds, PairedSplit, Rate, Threshold
 from layerprobe.workflow.choose.candidates import whole_units
-from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_features import choose_file
+from layerprobe.workflow.choose.choose_once import choice_to_take
 from layerprobe.workflow.choose.features_run import (
     ranked_of_rows,
     require_one_map,
     rows_by_split,
     run_of_features,
 )
-from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.user_features import UserFeatures
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.rerank import StoredSearch
@@ -58,7 +57,7 @@ from layerprobe.workflow.run.references import (
 )
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import seen_train_error, split_to_choose_on
-from layerprobe.workflow.run.stored_choice import stored_choice, taken_text
+from layerprobe.workflow.run.stored_choice import taken_text
 from layerprobe.workflow.run.units import folders_note, folders_note_of_run, require_whole_classes, units_of_run
 from layerprobe.workflow.threshold.request import ThresholdRequest
 
@@ -352,13 +351,7 @@ def _read_clusters(run: Run, cluster: str) -> tuple[Units, Units]:
 
 def _choose_layer(run: Run, listener: Listener) -> tuple[RankedLayer, int]:
     """The layer of the stored choice and its epoch; without one those that `choose` selects at the last epoch."""
-    stored = stored_choice(run, listener.say)
-    if stored is not None:
-        choice, why = stored.choice, "the stored choice"
-    else:
-        split_to_set_on(run)  # fails before the work, not after it
-        choice = choose_runs([run], ChooseRequest(epochs="last"), listener)
-        why = f"as {run.command('choose', '--epochs', 'last')} says; it is not stored"
+    choice, why = choice_to_take(run, listener, lambda: split_to_set_on(run))
     listener.say(taken_text(run, choice, why))
     require_one_map(choice.chosen.ranked)
     return choice.chosen.ranked, choice.chosen.epoch
