@@ -25,7 +25,7 @@ LEVELS = (
     "workflow.probe",
     "workflow.train",
     "workflow.choose workflow.compare workflow.summary",
-    "workflow.threshold",
+    "workflow.threshold workflow.classes",
     "workflow.plot workflow.export",
     "workflow.explain workflow.study",
     "workflow.report",

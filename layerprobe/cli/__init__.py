@@ -42,6 +42,7 @@ _MODULES = {
     "choose": ("choose",),
     "export": ("export",),
     "threshold": ("threshold",),
+    "classes": ("classes",),
     "explain": ("explain",),
     "plot": ("plot",),
     "report": ("report",),

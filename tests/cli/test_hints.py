@@ -88,6 +88,7 @@ def typed(hint: str) -> list[str]:
         ["threshold", "try", "--layer", "c3"],
         ["threshold", "try", "--layer", "c1@avg/l2+pca:2"],
         ["threshold", "try", "--layer", "c3/l2+pca:2+l2~euclidean"],
+        ["classes", "try", "--layers", "c1@max,c3@avg"],
         ["compare", "try:c1@max", "try:c3@avg"],
         ["compare", "try:c3", "try:fc6/l2"],
         ["compare", "try#0:fc6", "try#1:c1@avg"],

@@ -149,6 +149,8 @@ def commands() -> tuple[list[list[str]], list[list[str]]]:
         ["export", "tiny", "--layer", EVIL, "--out", EVIL],
         ["export", "tiny", "--layer", "fc6", "--format", EVIL, "--out", "exported", "--json"],
         ["threshold", "tiny", "--layer", EVIL],
+        ["classes", "tiny"],
+        ["classes", "tiny", "--layers", f"fc6,{EVIL}"],
         ["threshold", "tiny", "--far", EVIL],
         ["plot", "layers", "tiny"],
         ["plot", "panels", "tiny", "--query", EVIL],

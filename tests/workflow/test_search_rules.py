@@ -67,10 +67,10 @@ def measured(layerprobe: Callable[..., str]) -> dict[str, dict[str, Any]]:
     return {score["metric"]: score for score in json.loads(layerprobe(*ASKED, "--json"))["scores"]}
 
 
-def stored(folder: Path, split: str) -> tuple[np.ndarray, list[str]]:
+def stored(folder: Path, split: str, layer: str = "fc6@none") -> tuple[np.ndarray, list[str]]:
     """Unit vectors and ids."""
     with h5py.File(Run(folder / "cache/one").feature_file(0, split)) as file:
-        values = file["features/fc6@none"][:].astype(np.float64)
+        values = file[f"features/{layer}"][:].astype(np.float64)
         ids = [name.decode() for name in file["ids"][:]]
     return values / np.linalg.norm(values, axis=1, keepdims=True), ids
 
@@ -110,6 +110,34 @@ def pairs_that_count(folder: Path) -> tuple[int, int]:
     search = StoredSearch(Run(folder / "cache/one"), 0, "test", torch.device("cpu"))
     counts = count_pairs(layer_pairs(search, RankedLayer(LayerKey("fc6", "none"), "none", "cosine")))
     return int(counts.genuine.sum()), int(counts.impostor.sum())
+
+
+def test_classes_of_a_gallery_with_cameras_are_compared(layerprobe: Callable[..., str], tmp_path: Path) -> None:
+    rng, rows = np.random.default_rng(0), ["path,label,split,is_query,is_gallery,camera"]
+    for part, count in (("q", 5), ("g", 7)):
+        for label in range(4):
+            for i in range(count):
+                name = f"{part}{label}{i}{rng.integers(2)}.png"  # part, person, number, camera
+                Image.fromarray(rng.integers(0, 256, (28, 28, 3), np.uint8)).save(tmp_path / name)
+                rows.append(f"{name},{label},test,{part == 'q'},{part == 'g'},{name[3]}")
+    (tmp_path / "set.csv").write_text("\n".join(rows))
+    trained(layerprobe, "csv:set.csv", "data.group=camera")
+    layerprobe("probe", "one", "--layers", "c5@max,fc6", "--splits", "test")
+    result = json.loads(layerprobe("classes", "one", "--layers", "c5,fc6", "--json"))
+    hits: dict[str, list[list[bool]]] = {}
+    pairs: dict[tuple[str, str], list[int]] = {}
+    for side, layer in enumerate(("c5@max", "fc6@none")):
+        queries, gallery = (stored(tmp_path, split, layer) for split in ("test", "gallery"))
+        for vector, query in zip(*queries, strict=True):
+            items = [x for x in zip(*gallery, strict=True) if (x[1][1], x[1][3]) != (query[1], query[3])]
+            nearest = max(items, key=lambda item: float(vector @ item[0]))[1]
+            hits.setdefault(query[1], [[], []])[side].append(query[1] == nearest[1])
+            if query[1] != nearest[1]:
+                pairs.setdefault((query[1], nearest[1]), [0, 0])[side] += 1
+    found = {row["name"]: (row["images"], row["a"], row["b"]) for row in result["classes"]}
+    assert found == {name: (len(a), np.mean(a), np.mean(b)) for name, (a, b) in hits.items()}
+    assert {(row["name"], row["nearest"]): [row["a"], row["b"]] for row in result["confusions"]} == pairs
+    assert len(pairs) > 5
 
 
 def test_market_1501_is_searched_by_its_own_protocol(layerprobe: Callable[..., str], tmp_path: Path) -> None:
