@@ -11,10 +11,10 @@ from layerprobe.values.retrieval import FloatArray, IntArray
 
 Pair = tuple[int, int]  # of labels
 
-# Of the images of two classes that are one: how many find one of the two, and the other as often as they would if the
-# images were divided between the names at random.
+# Of the images of two classes that are one: the share that find one of the two; and how often they find the other, as a
+# share of how often they would if the images had been divided between the names at random.
 _COMPLETE = 0.9
-_MIXED = 0.8
+_MIXED = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +56,8 @@ class NearestItem:
     def two_names(self) -> list[Pair]:
         """The pairs of classes that the layer does not tell apart, the smaller label first.
 
-        The nearest item of nearly all images of either class is of one of the two, and of the other one nearly as often
-        as if the images had been divided between the two names at random.
+        The nearest item of nearly all images of either class is of one of the two, and of the other one at least half
+        as often as if the images had been divided between the two names at random.
         """
         confusions = self.confusions()
         counted = self.right_items > 0

@@ -34,7 +34,7 @@ def test_a_class_divided_at_random_is_two_names() -> None:
 
 
 def test_classes_that_find_each_other_less_often_are_two() -> None:
-    # 1 of 4 is below 0.8 * 16/7
+    # 1 of 4 is below half of 16/7
     found = nearest([0] * 4 + [1] * 4, [4, 2, 1, 1, 0, 1, 5, 5], [0, 1, 1, 1, 0, 0, 1, 1], [3] * 8)
     assert found.two_names() == []
 
