@@ -144,6 +144,13 @@ PLOTS = {
     "over-key": "layerprobe.plots.trainings:OVER_KEY_PLOT",
     "recall-at-k": "layerprobe.plots.trainings:RECALL_AT_K_PLOT",
 }
+# Of `--log KIND[:WHERE]`; each is a package, and an extra, of its name.
+TRACKERS = {
+    "tensorboard": "layerprobe.trackers.tensorboard:TensorBoard",
+    "wandb": "layerprobe.trackers.wandb:WandB",
+    "mlflow": "layerprobe.trackers.mlflow:MLflow",
+    "trackio": "layerprobe.trackers.trackio:Trackio",
+}
 
 
 def load(kind: str, registered: Mapping[str, str], name: str) -> Any:

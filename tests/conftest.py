@@ -99,6 +99,20 @@ def faiss() -> Any:
 
 
 @pytest.fixture
+def tracker_calls() -> Iterator[list[tuple[object, ...]]]:
+    """Trackers `kept` and `raising`, registered; the calls of the first."""
+    from layerprobe import registry
+    from tests.trackers.kept import Kept, Raising
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in ("kept", "raising"):
+            patch.setitem(registry.TRACKERS, kind, f"tests.trackers.kept:{kind.title()}")
+        Kept.calls.clear()
+        Raising.count = 0
+        yield Kept.calls
+
+
+@pytest.fixture
 def nothing_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who has named no model yet."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

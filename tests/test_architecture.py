@@ -20,7 +20,7 @@ LEVELS = (
     "ranking",
     "data nets taps losses store reductions metrics statistics tables plots report",
     "sources training",
-    "measure summary recipe encoder attribution papers",
+    "measure summary recipe encoder attribution papers trackers",
     "workflow.run",
     "workflow.probe",
     "workflow.train",

@@ -26,6 +26,10 @@ DryRun = Annotated[bool, Flag("Estimate time, memory and disk space; do nothing.
 Format = Annotated[
     str | None, Flag("Format of tables.", name="--format", metavar="table|markdown|latex|csv", default="table")
 ]
+Log = Annotated[
+    tuple[str, ...],
+    Flag("Also log to tensorboard, wandb, mlflow or trackio; repeatable.", name="--log", metavar="TRACKER[:WHERE]"),
+]
 RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="Run name (default: the most recent).")]
 RunNames = Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Run names (default: the most recent).")]
 RunOrFeatures = Annotated[

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, DryRun, Format, ModelOptions, Output, RunName, Unseen
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, DryRun, Format, Log, ModelOptions, Output, RunName, Unseen
 from layerprobe.cli.output import Terminal, error_values, show_error
 from layerprobe.cli.requests import with_options
+from layerprobe.cli.tracking import require_trackers, tracking_of
 from layerprobe.system.launch import Launch
 from layerprobe.system.options import Flag
 from layerprobe.workflow.probe.request import ProbeRequest
@@ -34,6 +35,7 @@ def probe(
     unseen: Unseen = False,
     request: ProbeRequest,
     full: Annotated[bool, Flag("Show all scores of the last epoch, and what `summary` shows.")] = False,
+    log: Log = (),
     dry_run: DryRun = False,
     form: Format = None,
     cache: Cache = DEFAULT_CACHE,
@@ -48,6 +50,7 @@ def probe(
     """
     from layerprobe.workflow.run.runs import find_run, require_free
 
+    require_trackers(log)
     terminal, request = output.terminal(form), replace(request, launch=context.ensure_object(Launch))
     frozen: FrozenRequest | None = None
     if model.model is None or name is not None:
@@ -80,10 +83,10 @@ def probe(
     if dry_run:
         terminal.estimate(run.name, estimate_probe_of(run, request))
         return
-    _measure_and_show(run, request, terminal, full=full)
+    _measure_and_show(run, request, terminal, log, full=full)
 
 
-def _measure_and_show(run: Run, request: ProbeRequest, terminal: Terminal, *, full: bool) -> None:
+def _measure_and_show(run: Run, request: ProbeRequest, terminal: Terminal, log: Sequence[str], *, full: bool) -> None:
     """Measure a run and show its scores; those of the other epochs and reductions, too, where some cannot be measured.
 
     Raises:
@@ -94,6 +97,7 @@ def _measure_and_show(run: Run, request: ProbeRequest, terminal: Terminal, *, fu
     from layerprobe.values.scores import is_recall
     from layerprobe.workflow.run.facts import overview, score_tables
     from layerprobe.workflow.run.features import PartlyMeasuredError, PartlyReducedError
+    from layerprobe.workflow.run.tracking import log_epochs
     from layerprobe.workflow.summary.request import SummaryRequest
     from layerprobe.workflow.summary.summary import stored_summary
     from layerprobe.workflow.train.ensemble import probe_any
@@ -105,6 +109,8 @@ def _measure_and_show(run: Run, request: ProbeRequest, terminal: Terminal, *, fu
         damaged, scores = error, error.scores
         if not scores:
             raise
+    with tracking_of(log, terminal)(run, run.read().recipe) as trackers:
+        log_epochs(trackers, run)
     values: dict[str, object] = {"run": run.name, "scores": scores, "label_free": agreements(scores)}
     tables = score_tables(run, scores) if full else [overview(run, scores)]
     if full or terminal.as_json:

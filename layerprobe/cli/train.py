@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, DryRun, Output
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, DryRun, Log, Output
 from layerprobe.cli.requests import with_options
+from layerprobe.cli.tracking import require_trackers, tracking_of
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.system.launch import Launch
 from layerprobe.system.options import RunModel
@@ -27,6 +28,7 @@ def train(
     overrides: Overrides,
     request: partial[TrainRequest],
     model: RunModel = None,
+    log: Log = (),
     dry_run: DryRun = False,
     cache: Cache = DEFAULT_CACHE,
     output: Output,
@@ -37,6 +39,7 @@ def train(
 
     if not dry_run:
         require_writable(cache)
+    require_trackers(log)
     loaded = load_recipe(recipe, overrides, model)
 
     from layerprobe.workflow.train.building import rates_apart
@@ -51,7 +54,7 @@ def train(
     if dry_run:
         terminal.estimate(training.target().name, estimate_training(training))
         return
-    trained = train_any(training, terminal)
+    trained = train_any(training, terminal, tracking_of(log, terminal))
     record = trained.read()
     values = {"run": trained.name, "folder": str(trained.folder)}
     terminal.result(values | {key: getattr(record, key) for key in ("state", "epochs_done")}, str(trained.folder))

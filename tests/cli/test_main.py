@@ -92,6 +92,8 @@ def train_words(root: Path, *more: str, net: list[str] = LENET) -> list[str]:
         (["probe", "--layers", ""], 2, "no names in ''. Write names separated by commas"),
         (["probe", "--k", "\N{SUPERSCRIPT TWO}"], 2, "not whole numbers above 0"),
         (["probe", "--memory", "4 elephants"], 2, "--memory 4 elephants: not a size. Write one like 4GB or 500MB"),
+        (["train", "netA", "--log", "tensorbord:x"], 2, "unknown tracker 'tensorbord'. Did you mean 'tensorboard'?"),
+        (["probe", "--log", "wanb"], 2, "unknown tracker 'wanb'. Did you mean 'wandb'?"),
         (["train", "netA", "--device", "gpu"], 2, "unknown device 'gpu'. Known: auto, cpu, cuda, cuda:0, mps"),
         (["train", "netA", "--data", "folder:absent"], 3, "absent"),
         (["probe"], 3, "there is no run yet. Train one: layerprobe train netA"),
@@ -329,6 +331,25 @@ def test_train_probe_plot_and_a_second_time(
         "layer": "fc6", "module": "fc6", "dim": 8, "kind": "vector", "size": "", "pools": ["none"], "weights": "new"
     }  # fmt: skip
     assert json.loads(layerprobe("runs", "--json")[1])["runs"][0]["run"] == "tiny"
+
+
+def test_train_and_probe_log_and_print_results_alone_on_stdout(
+    layerprobe: Command, tmp_path: Path, tracker_calls: list[tuple[object, ...]]
+) -> None:
+    words = train_words(folder(tmp_path / "root", 8))
+    code, out, err = layerprobe(*words, "--log", "kept:there", "--log", "raising")
+    assert (code, out) == (0, "cache/tiny\n")
+    assert err.count("--log raising: nothing more is logged there: no network") == 1
+    assert [call[:2] for call in tracker_calls] == [("begin", "there"), ("log", 1), ("figure", "loss"), ("close",)]
+    tracker_calls.clear()
+    code, out, _ = layerprobe(
+        "probe", "tiny", "--layers", "fc6", "--k", "1", "--log", "kept", "--log", "raising", "--json"
+    )
+    assert (code, json.loads(out)["run"]) == (0, "tiny")
+    logged = [(call[1], sorted(call[2])) for call in tracker_calls if call[0] == "log"]  # type: ignore[call-overload]
+    names = ["gap_R@1/fc6", "test_R@1/fc6", "train_R@1/fc6"]
+    assert logged == [(0, names), (1, sorted([*names, "loss"]))]
+    assert ("file", "report.html", "<!doctype html>") in tracker_calls
 
 
 def test_images_that_are_no_squares_are_trained_on_probed_and_drawn(layerprobe: Command, tmp_path: Path) -> None:

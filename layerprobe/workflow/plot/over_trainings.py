@@ -14,7 +14,6 @@ from layerprobe.plots.drawn_scores import match_layers, metric_of, resolve_epoch
 from layerprobe.plots.plot import LOSS, PlotOptions
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.system.files import require_file
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer, headline_layers, names_by_layer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, Subject, is_recall, note_text, recall_of, shared_notes
@@ -26,6 +25,7 @@ from layerprobe.workflow.run.experiments import experiments_of, have_other_image
 from layerprobe.workflow.run.references import embedding_among
 from layerprobe.workflow.run.runs import Run, kept_epochs
 from layerprobe.workflow.run.seen import weights_text
+from layerprobe.workflow.run.training_log import logged_losses
 
 _SEED = "train.seed"
 _TRAINING_LOSS = "training loss"
@@ -428,22 +428,6 @@ def training_subjects(runs: Sequence[Run]) -> list[tuple[Run, Subject]]:
         experiment = experiments.names.get(run, run.name)
         subjects.append((run, Subject(run.name, experiment, record.seed, 0, "train", ranked, experiments.notes)))
     return subjects
-
-
-def logged_losses(run: Run) -> list[tuple[int, float, int]]:
-    """Epoch, loss and number of images of each line."""
-    path = run.training_log_file
-    try:
-        require_file(path)
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        return [(int(line["epoch"]), float(line["loss"]), int(line["images"])) for line in lines]
-    except FileNotFoundError as error:
-        fix = f"Train it: layerprobe train, or leave {run.name} out"
-        raise DataError("no epoch has been trained yet", file=run.folder, fix=fix) from error
-    except OSError as error:
-        raise DataError.unreadable(error, file=path) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError("not the log of a training", file=path, fix="Train it again with --fresh") from error
 
 
 def learnt_parameters(runs: Sequence[Run]) -> list[Score]:

@@ -17,9 +17,11 @@ from layerprobe.system.launch import Launch
 from layerprobe.system.memory import peak_memory
 from layerprobe.system.progress import Listener, Stop, stoppable
 from layerprobe.system.wording import as_size
+from layerprobe.trackers.tracker import Trackers
 from layerprobe.training.loop import EpochResult, Trainer
 from layerprobe.values.costs import Estimate
 from layerprobe.values.records import RunRecord
+from layerprobe.values.scores import Score
 from layerprobe.values.sections import SEARCH_KEYS, Keep
 from layerprobe.workflow.probe.measures import why_no_right_item
 from layerprobe.workflow.probe.probe import drop_damaged, find_missing, measure, prepare
@@ -42,6 +44,7 @@ from layerprobe.workflow.run.runs import (
     wanted_epochs,
 )
 from layerprobe.workflow.run.seen import state_seen
+from layerprobe.workflow.run.tracking import Tracking, log_epoch, log_epochs, untracked
 from layerprobe.workflow.train.building import (
     Built,
     TrainRequest,
@@ -132,14 +135,17 @@ def estimate_training(request: TrainRequest) -> Estimate:
     return Estimate(step * steps, peak_memory(trainer.device), needed, free_bytes(run.folder))
 
 
-def train_any(request: TrainRequest, listener: Listener) -> Run:
+def train_any(request: TrainRequest, listener: Listener, tracking: Tracking = untracked) -> Run:
     """Train a run, or the members of an ensemble one after the other: NAME.1, NAME.2 ...
 
     The same command again goes on with the member that it stopped in.
+
+    Args:
+        tracking: of each run that is trained.
     """
     ensemble = request.recipe.ensemble
     if ensemble is None:
-        return train(request, listener)
+        return train(request, listener, tracking)
     if request.probe is not None:
         raise RecipeError("--probe is for a single run", fix="Probe the ensemble when its members are trained")
     run = request.target()
@@ -158,7 +164,7 @@ def train_any(request: TrainRequest, listener: Listener) -> Run:
     members = []
     for number in range(1, ensemble.members + 1):
         listener.say(f"{run.name}: member {number} of {ensemble.members}")
-        members.append(train(member_request(request, number), listener))
+        members.append(train(member_request(request, number), listener, tracking))
     first = members[0].read()
     shared = ("versions", "device", "threads", "transform", "manifests", "contents")
     record = record_of(
@@ -180,7 +186,7 @@ def member_request(request: TrainRequest, number: int) -> TrainRequest:
     return replace(request, recipe=request.recipe.member(number), run=f"{request.target().name}.{number}")
 
 
-def train(request: TrainRequest, listener: Listener) -> Run:
+def train(request: TrainRequest, listener: Listener, tracking: Tracking = untracked) -> Run:
     """Train a run to its last epoch: a new one from epoch 0, an unfinished one from where it stopped."""
     run, recipe = request.target(), request.recipe
     if recipe.found_at is not None and (request.fresh or not run.exists()):
@@ -197,6 +203,8 @@ def train(request: TrainRequest, listener: Listener) -> Run:
             listener.say(f"nothing to do: {run.name} has all its {recipe.train.epochs} epochs")
             keep_probing(run, recipe, listener)
             _remove_unwanted(run, recipe, listener)
+            with tracking(run, run.read().recipe) as trackers:
+                log_epochs(trackers, run)
             return run
     built = build(request)
     _require_equal_parts(built, request.launch)
@@ -221,7 +229,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     if request.fresh and run.exists():
         with locked(run):
             listener.say(f"{run.name}: the old run is now {set_aside(run).name}")
-    with locked(run), stoppable() as stop:
+    with tracking(run, recipe.as_dict()) as trackers, locked(run), stoppable() as stop:
         run.remove_leftovers()
         if run.exists():
             _require_same_recipe(run, recipe, built)
@@ -230,7 +238,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         else:
             _begin(run, request, built)
         with _failure_recorded(run, built, stop), request.launch.causes_told():
-            _train_epochs(run, request, built, listener, stop)
+            _train_epochs(run, request, built, listener, stop, trackers)
             if request.probe is not None and record is not None:
                 require_measured(run, [epoch for epoch in damaged if epoch < record.epochs_done])
     return run
@@ -425,8 +433,10 @@ def _restore(built: Built, state: dict[str, Any], file: Path) -> None:
         ) from error
 
 
-def _train_epochs(run: Run, request: TrainRequest, built: Built, listener: Listener, stop: Stop) -> None:
-    """Train the epochs that are left; store, measure and tidy after each."""
+def _train_epochs(  # noqa: PLR0913 - a training, and all that follows it
+    run: Run, request: TrainRequest, built: Built, listener: Listener, stop: Stop, trackers: Trackers
+) -> None:
+    """Train the epochs that are left; store, measure, log and tidy after each."""
     trainer, keep, probing = built.trainer, request.recipe.train.keep, None
     if trainer.epoch < trainer.plan.epochs:
         _record_processes(run, request.launch, trainer.epoch + 1, listener)
@@ -436,16 +446,19 @@ def _train_epochs(run: Run, request: TrainRequest, built: Built, listener: Liste
         )
         probing = prepare(run, probe_request, built.dataset, listener)
 
-    def measure_and_tidy(epochs: Sequence[int], *, earlier: bool = False) -> None:
+    def measure_and_tidy(epochs: Sequence[int], *, earlier: bool = False) -> Sequence[Score]:
+        scores: Sequence[Score] = ()
         if probing is not None:  # no checkpoint goes before it is measured
             missing = find_missing(probing, epochs)
-            measure(probing, drop_damaged(probing, missing, listener) if earlier else missing, listener, stop)
+            scores = measure(probing, drop_damaged(probing, missing, listener) if earlier else missing, listener, stop)
         finished = trainer.epoch >= trainer.plan.epochs
         remove_checkpoints(run, unwanted_epochs(run, keep, finished=finished))
+        return scores
 
     # What an earlier start did not get to is measured too.
     measured_epochs = [epoch for epoch in kept_epochs(run, run.read()) if epoch <= trainer.epoch]
     measure_and_tidy(measured_epochs, earlier=True)
+    log_epochs(trackers, run)
     if trainer.epoch >= trainer.plan.epochs:
         return
     request.launch.call(follow, request)
@@ -476,7 +489,7 @@ def _train_epochs(run: Run, request: TrainRequest, built: Built, listener: Liste
                 f"epoch {result.epoch}/{trainer.plan.epochs}: loss {result.loss:.4f},"
                 f" {result.images / result.seconds:.0f} images/s, learning rate {result.learning_rate:g}"
             )
-            measure_and_tidy([result.epoch])
+            log_epoch(trackers, result.epoch, measure_and_tidy([result.epoch]), result.loss)
             request.launch.call(None)  # the other processes go on to the next epoch
     if trainer.epoch < trainer.plan.epochs:
         stop.raise_if_asked(_stop_message(run, built))

@@ -27,9 +27,10 @@ from layerprobe.system.memory import free_memory
 from layerprobe.system.progress import stoppable
 from layerprobe.taps import Tap, execution_order, find_layers, member_taps, outlying_tokens, skipped_pool_lines
 from layerprobe.taps.hooks import hook_modules, prepare_images
+from layerprobe.trackers.tracker import Trackers, require_trackers
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer, network_order
 from layerprobe.values.records import RecordedNetwork
-from layerprobe.values.scores import SPLITS
+from layerprobe.values.scores import SPLITS, Score
 from layerprobe.workflow.probe.measures import Measures, build_measures, check_right_items
 from layerprobe.workflow.probe.scoring import Searches
 from layerprobe.workflow.probe.selection import require_storable
@@ -55,6 +56,7 @@ from layerprobe.workflow.python.user_model import (
     place_on_device,
 )
 from layerprobe.workflow.run.runs import Run, named_run
+from layerprobe.workflow.run.tracking import log_epoch, log_epochs, numbers_of
 from layerprobe.workflow.watch.watched_images import WatchedImages, image_rows, keep_random_state, read_images
 from layerprobe.workflow.watch.watched_run import (
     LayerEpochs,
@@ -167,9 +169,12 @@ class Watch:
         share: of an epoch's time, in (0, 1]; None for all images. A tenth of the free memory bounds the images, too.
         cache: folder of runs; None for that of the commands, LAYERPROBE_CACHE or ./cache.
         name: of the run; None for the name of the model's class.
+        log: trackers that are given the values, the gap of each layer, and at `close` figures and page of the run:
+            `tensorboard:DIR`, `wandb:PROJECT`, `mlflow:URI`, `trackio:PROJECT`. One that fails is told in a line.
 
     Raises:
-        UnknownNameError: unknown split or metric.
+        UnknownNameError: unknown split, metric or tracker.
+        EnvironmentFault: a tracker that is not installed, or whose folder cannot be written to.
         RecipeError: no split, or an invalid `every`, `share`, `name`, K or metric.
         TypeError: an argument of another type.
     """
@@ -188,6 +193,7 @@ class Watch:
         cache: str | Path | None = None,
         name: str | None = None,
         batch: BatchOf | None = None,
+        log: str | Sequence[str] = (),
     ) -> None:
         require_types(ks=ks, device=device, cache=cache, batch=batch)
         if name is not None:
@@ -204,6 +210,8 @@ class Watch:
         names, options = parse_metrics(metrics)
         self._measures: partial[Measures] = partial(build_measures, names, [1, *ks], options=options, may_drop=True)
         self._measures({})  # refuses unknown metrics before the training
+        self._log: list[str] = names_of("log", log)
+        require_trackers(self._log)
         self._cache: Path = Path(os.environ.get("LAYERPROBE_CACHE", "cache") if cache is None else cache)
         self._run: Run | None = None if name is None else named_run(self._cache, name)
         self._layers: list[str] = names_of("layers", layers)
@@ -214,6 +222,7 @@ class Watch:
         self._batch: BatchOf | None = batch
         self._training: _Training | None = None
         self._finish: weakref.finalize[..., Watch] | None = None
+        self._trackers: Trackers | None = None
 
     def __call__(self, model: nn.Module | Net, epoch: int) -> dict[str, float]:
         """Measure a model after an epoch of its training.
@@ -253,17 +262,23 @@ class Watch:
             measured, training.first = training.first or self._measure(training, net, epoch, device), None
             _store(training, measured, epoch)
             seconds = time.perf_counter() - began
+            self._log_epoch(training.run, measured.results.scores, epoch)
         self._print_epoch(training, measured, epoch, began, seconds)
         training.epoch, training.ended = epoch, time.perf_counter()
         if self._finish is None:
             self._finish = weakref.finalize(self, finish, training.run, mark_watched(training.run), os.getpid())
-        scores = measured.results.scores
-        return {f"{x.split}_{x.metric}/{x.ranked}": x.value for x in scores if x.value is not None}
+        return numbers_of(measured.results.scores)
 
     def close(self) -> None:
-        """Record the run as finished, as the end of the process does."""
+        """Record the run as finished, as the end of the process does, and give the trackers its figures and page."""
         if self._finish is not None:
             self._finish()
+        if self._trackers is not None and self._training is not None:
+            from layerprobe.workflow.report.tracked import log_artefacts  # it imports matplotlib
+
+            with keep_random_state():
+                log_artefacts(self._trackers, self._training.run, _say)
+                self._trackers.close()
 
     def lightning(self, network: str | None = None) -> Callback:
         """A callback for Lightning's Trainer: measures before training and at the end of each epoch.
@@ -372,6 +387,14 @@ class Watch:
         measures = self._measures({split: len(split_images.labels) for split, split_images in images.items()})
         results = search(searches, measures, network.rows, lambda layers, _: layers, epoch=epoch)
         return MeasuredEpoch(features, searches, results)
+
+    def _log_epoch(self, run: Run, scores: Sequence[Score], epoch: int) -> None:
+        """Log an epoch that is stored, and with the first one those that a continued run has."""
+        if self._trackers is None:
+            self._trackers = Trackers(self._log, run.name, run.read().recipe, _say)
+            log_epochs(self._trackers, run)
+        else:
+            log_epoch(self._trackers, epoch, scores)
 
     def _print_epoch(
         self, training: _Training, measured: MeasuredEpoch, epoch: int, began: float, seconds: float

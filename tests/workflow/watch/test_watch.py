@@ -44,6 +44,50 @@ def test_the_bits_of_a_training_are_those_without_it(tmp_path: Path) -> None:
     assert epochs_of(tmp_path) == [0, 1, 2]
 
 
+def test_each_epoch_is_logged_and_at_the_end_figures_and_page(
+    tmp_path: Path, tracker_calls: list[tuple[object, ...]]
+) -> None:
+    watch, model = watching(tmp_path, log="kept:there"), network()
+    returned = [watch(model, epoch) for epoch in range(2)]
+    begun, *logged = tracker_calls
+    assert begun[:3] == ("begin", "there", "watched")
+    for epoch, values in enumerate(returned):
+        numbers: Any = logged[epoch][2]
+        assert logged[epoch][:2] == ("log", epoch)
+        assert values.items() <= numbers.items()
+        gap = values["train_R@1/output"] - values["test_R@1/output"]
+        assert numbers["gap_R@1/output"] == pytest.approx(gap)
+    watch.close()
+    watch.close()
+    assert [call[:2] for call in tracker_calls[3:]] == [
+        *(("figure", kind) for kind in ("layers", "train-vs-test", "gap", "curves")),
+        ("file", "report.html"),
+        ("close",),
+    ]
+
+
+def test_a_tracker_that_draws_and_raises_leaves_the_bits_of_the_training(
+    tmp_path: Path, tracker_calls: list[tuple[object, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trained(watching(tmp_path, log="raising:later")) == trained(lambda *_: None)
+    assert capsys.readouterr().err.count("watch: --log raising:later: nothing more is logged there: no network") == 1
+
+
+def test_a_continued_run_is_logged_from_its_first_epoch(
+    tmp_path: Path, tracker_calls: list[tuple[object, ...]]
+) -> None:
+    first = watching(tmp_path)
+    first(network(), 0)
+    first.close()
+    watching(tmp_path, log=["kept"])(network(), 1)
+    assert [call[1] for call in tracker_calls if call[0] == "log"] == [0, 1]
+
+
+def test_an_unknown_tracker_is_told_before_the_training(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="unknown tracker 'wanb'. Did you mean 'wandb'"):
+        watching(tmp_path, log="wanb:project")
+
+
 def test_workers_of_a_loader_draw_no_seed_from_the_generators(tmp_path: Path) -> None:
     model, before = network(), saved(generators())
     watching(tmp_path, splits=loaders(num_workers=1))(model, 0)
