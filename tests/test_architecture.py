@@ -27,7 +27,7 @@ LEVELS = (
     "workflow.choose workflow.compare workflow.summary",
     "workflow.threshold workflow.classes",
     "workflow.plot workflow.export",
-    "workflow.explain workflow.study",
+    "workflow.explain workflow.study workflow.features",
     "workflow.report",
     "workflow.python",
     "workflow.watch",

@@ -43,6 +43,7 @@ _MODULES = {
     "export": ("export",),
     "threshold": ("threshold",),
     "classes": ("classes",),
+    "features": ("features",),
     "explain": ("explain",),
     "plot": ("plot",),
     "report": ("report",),

@@ -82,6 +82,12 @@ COMMANDS = {
     "export": [f"export frozen --layer output --format npz --out {name}" for name in ("exported", "exported")],
     "threshold": ["threshold features.npz", "threshold features.npz --layer noise --far 1e-2,1e-1"],
     "classes": ["classes frozen", "classes frozen --layers 2,output --sort gain"],
+    "features": [
+        "features frozen --layers 2,output --out table.npz",
+        "features frozen --out table.csv",
+        "features frozen --layers 2,output --out table.csv",
+        "features ranked --out table.npz",
+    ],
     "explain": ["explain frozen --layers 2,output --model python:net.py:build"],
     "plot": ["plot layers", "plot train-vs-test frozen --csv points.csv", "plot curves frozen held"],
     "report": ["report", "report held open"],

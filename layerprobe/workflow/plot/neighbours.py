@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from layerprobe.data.image_files import read_with
 from layerprobe.data.splits import Image, Split, manifest_sha256
-from layerprobe.ranking.items import find_self_indices
+from layerprobe.measure.nearest import nearest_items
 from layerprobe.ranking.neighbours import nearest_neighbours
-from layerprobe.ranking.relevance import relevance_of
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer, members_of
@@ -209,31 +208,15 @@ def _find_by_layer(
     opened: RunGallery, epoch: int, ranked: RankedLayer, rows: Rows, k: int
 ) -> tuple[Rows, NDArray[np.float64], NDArray[np.bool_]]:
     """(Q, K) rows, similarities, and which are right, by one layer."""
-    queries, items = opened.queries, opened.items
     rules = opened.searches.rules(opened.split)
-    rules = None if rules is None else rules.of_rows(rows)
-    labels, ids = queries.labels[rows], [queries.ids[row] for row in rows]
     with opened.searches.reduced.opened(epoch, opened.split, ranked, None) as (features, gallery):
-        values = torch.as_tensor(features.values)
-        nearest = nearest_neighbours(
-            values[torch.from_numpy(rows).to(values.device)],
-            min(k, len(items) - 1),
-            values if gallery is None else torch.as_tensor(gallery.values),
-            similarity=ranked.similarity,  # type: ignore[arg-type] # text from a file, checked there
-            ids=ids,
-            gallery_ids=items.ids,
-            rules=rules,
-            labels=labels,
-            gallery_labels=items.labels,
+        return nearest_items(
+            features.of_rows(rows),
+            features if gallery is None else gallery,
+            ranked.similarity,
+            k,
+            None if rules is None else rules.of_rows(rows),
         )
-    self_indices = find_self_indices(len(rows), ids, len(items), items.ids)
-    right = relevance_of(labels, items.labels, self_indices, rules).right(torch.device("cpu")).numpy()
-    is_present = nearest.indices >= 0
-    return (
-        nearest.indices,
-        nearest.similarities,
-        np.take_along_axis(right, np.maximum(nearest.indices, 0), 1) & is_present,
-    )
 
 
 def _require_images(opened: RunGallery, epoch: int) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from layerprobe.plots.drawn_scores import match_layers
 from layerprobe.plots.plot import PlotOptions, ReadImage
 from layerprobe.plots.selected import selected_at, selected_text
-from layerprobe.system.errors import DataError, LayerprobeError, NumericError, RecipeError
+from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer, last_two_layers
 from layerprobe.values.scores import Score
@@ -37,7 +37,7 @@ from layerprobe.workflow.plot.query_rules import (
 )
 from layerprobe.workflow.run.experiments import have_other_images
 from layerprobe.workflow.run.opened_run import equal_layers
-from layerprobe.workflow.run.references import RankedSplit, open_ranked_split
+from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, require_finite
 from layerprobe.workflow.run.runs import Run
 
 _SPLIT = "test"  # of the queries
@@ -145,9 +145,7 @@ def _choose_layers(
     requested = match_layers(options.layers, measured)
     if requested is not None:
         for layer in requested:
-            if reason := ranked_split.stored.invalid.get(layer):
-                message = f"{ranked_split.name(layer)} at epoch {ranked_split.epoch} has no neighbours: {reason}"
-                raise NumericError(message, fix="Omit it")
+            require_finite(ranked_split, layer)
         return tuple(requested)
     if isinstance(rule, QueriesByOutcome):
         like = list(dict.fromkeys(layer for layer, _ in rule.outcomes))

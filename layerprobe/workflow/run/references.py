@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from layerprobe.data.splits import IN_GALLERY
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.store import StoredRanks
-from layerprobe.system.errors import DataError, RecipeError, UnknownNameError, near_miss
+from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError, near_miss
 from layerprobe.values.epochs import epochs_text
 from layerprobe.values.layers import (
     NO_POOL,
@@ -242,6 +242,13 @@ def open_ranked_split(run: Run, epoch: int | None, split: str) -> RankedSplit:
             fix=probe_fix(run, record, epoch, split),
         )
     return RankedSplit(run, record, epoch, split, run.ranks(epoch, split).stored)
+
+
+def require_finite(ranked_split: RankedSplit, ranked: RankedLayer) -> None:
+    """Check that the features of a layer were finite, so that it has neighbours."""
+    if reason := ranked_split.stored.invalid.get(ranked):
+        message = f"{ranked_split.name(ranked)} at epoch {ranked_split.epoch} has no neighbours: {reason}"
+        raise NumericError(message, fix="Omit it")
 
 
 def require_any_right_item(ranked_split: RankedSplit) -> RankedSplit:

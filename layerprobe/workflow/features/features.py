@@ -1,0 +1,82 @@
+"""A run's stored features -> the columns of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from layerprobe.measure.nearest import nearest_items
+from layerprobe.plots.drawn_scores import match_layers
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.layers import RankedLayer
+from layerprobe.workflow.features.feature_table import FeatureTable, LayerColumns, encode_table
+from layerprobe.workflow.features.request import FeaturesRequest
+from layerprobe.workflow.probe.rerank import StoredSearch
+from layerprobe.workflow.run.outputs import stream_of, write_output
+from layerprobe.workflow.run.references import (
+    RankedSplit,
+    embedding_among,
+    layer_flags,
+    open_ranked_split,
+    probe_fix,
+    require_finite,
+)
+
+
+def write_features(request: FeaturesRequest) -> FeatureTable:
+    """Write the table of a run's features, and return it."""
+    form = "csv" if stream_of(request.out) else request.out.suffix.lower().removeprefix(".")
+    ranked_split = open_ranked_split(request.run, request.epoch, request.split)
+    layers = _layers(ranked_split, request.layers)
+    if form == "csv" and len(layers) > 1:
+        names = ", ".join(map(ranked_split.name, layers))
+        message = f"a csv file has a column for each number of one layer, not of {names}"
+        raise RecipeError(message, file=request.out, fix="Name one layer, or a .parquet or .npz file")
+    table = feature_table(ranked_split, layers)
+    write_output(request.out, encode_table(table, form))
+    return table
+
+
+def feature_table(ranked_split: RankedSplit, layers: Sequence[RankedLayer]) -> FeatureTable:
+    """The images of a ranked split, and some of its layers."""
+    run, epoch, split = ranked_split.run, ranked_split.epoch, ranked_split.split
+    search = StoredSearch(run, epoch, split, torch.device("cpu"))
+    fix = probe_fix(run, ranked_split.record, epoch, split, *layer_flags(ranked_split.record, layers))
+    for ranked in layers:
+        require_finite(ranked_split, ranked)
+        try:
+            search.require_stored(ranked)
+        except DataError as error:
+            raise DataError(error.message, file=run.folder, fix=fix) from error
+    columns = [_layer_columns(search, ranked, ranked_split.name(ranked)) for ranked in layers]
+    queries, _ = search.features(layers[0])
+    names, root = run.feature_head(epoch, split).class_names, ranked_split.record.data.get("root")
+    labels = [names[label] if names else str(label) for label in queries.labels.tolist()]
+    return FeatureTable(epoch, queries.ids, [_path(root, name) for name in queries.ids], labels, columns)
+
+
+def _layers(ranked_split: RankedSplit, names: Sequence[str] | None) -> list[RankedLayer]:
+    measured = ranked_split.layers
+    requested = match_layers(names, measured)
+    if requested is not None:
+        return requested
+    embedding = embedding_among(ranked_split.record, measured)
+    if embedding is None:
+        fix = f"Name some: --layers {','.join(map(ranked_split.name, measured))}"
+        raise RecipeError("the embedding is not measured", file=ranked_split.run.folder, fix=fix)
+    return [embedding]
+
+
+def _layer_columns(search: StoredSearch, ranked: RankedLayer, name: str) -> LayerColumns:
+    queries, gallery = search.features(ranked)
+    rows, _, right = nearest_items(queries, gallery, ranked.similarity, 1, search.rules)
+    ids = queries.ids if gallery is None else gallery.ids
+    nearest = [None if row < 0 else ids[row] for row in rows[:, 0].tolist()]
+    return LayerColumns(name, torch.as_tensor(queries.values).numpy(), nearest, right[:, 0])
+
+
+def _path(root: str | None, name: str) -> str:
+    path = Path(root or "", name).absolute()
+    return str(path) if root and path.is_file() else ""
