@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from layerprobe.sources.hub import import_package
+from layerprobe.sources.hub import import_package, unreachable
 
 _NO_NAME = re.compile(r"[^\w\-. :/]")  # MLflow's names have no @, + or ~
 _BATCH = 100  # parameters, or numbers, that MLflow takes at once
@@ -21,6 +21,9 @@ class MLflow:
     def __init__(self, where: str, run: str, config: Mapping[str, object]) -> None:
         self._entities = import_package("mlflow.entities", "mlflow")
         self._client = import_package("mlflow", "mlflow").MlflowClient(tracking_uri=where or None)
+        uri = self._client.tracking_uri
+        if uri.startswith("http") and (reason := unreachable(uri)):  # MLflow itself would ask again for five minutes
+            raise ConnectionError(reason)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "layerprobe")
         experiment = self._client.get_experiment_by_name(name)
         identity = experiment.experiment_id if experiment else self._client.create_experiment(name)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,14 @@ def test_the_local_store_has_numbers_figure_page_and_recipe(tmp_path: Path, monk
     assert run.data.metrics["loss"] == 2
     files = [file.path for place in ("", "figures") for file in client.list_artifacts(run.info.run_id, place)]
     assert files == ["figures", "report.html", "figures/layers.png"]
+
+
+def test_a_server_that_does_not_answer_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    lines: list[str] = []
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        name = f"mlflow:http://127.0.0.1:{unheard.getsockname()[1]}"
+        log_all(name, tmp_path, lines.append)
+    reason = "no connection to 127.0.0.1 (Connection refused)"
+    assert lines == [f"--log {name}: nothing more is logged there: {reason}"]
