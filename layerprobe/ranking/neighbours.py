@@ -257,11 +257,7 @@ def _closest(similarities: Tensor, windows: Tensor, k: int) -> Tensor:
         windows: (B,) how much two may differ and be tied.
         k: at most C.
     """
-    top = similarities.topk(k).values
-    # For each of the k closest items the head of its group of ties: the group's closest item.
-    heads = top.clone()
-    for i in range(1, k):
-        heads[:, i] = torch.where(top[:, i] >= heads[:, i - 1] - windows, heads[:, i - 1], top[:, i])
+    heads = heads_of_ties(similarities.topk(k).values, windows)
     lowest_heads = heads[:, -1:]
     before = similarities > lowest_heads
     tied = (similarities >= lowest_heads - windows[:, None]) & ~before
@@ -270,3 +266,16 @@ def _closest(similarities: Tensor, windows: Tensor, k: int) -> Tensor:
     # An item's group is that of the smallest head that is not below the item.
     groups = torch.searchsorted(heads.flip(1).contiguous(), similarities.gather(1, columns))
     return columns.gather(1, groups.sort(dim=1, descending=True, stable=True).indices)
+
+
+def heads_of_ties(top: Tensor, windows: Tensor) -> Tensor:
+    """(B, k) for each of the k closest items the closest of those that it is tied with.
+
+    Args:
+        top: (B, k) similarities of the k closest items, descending.
+        windows: (B,) how much two may differ and be tied.
+    """
+    heads = top.clone()
+    for i in range(1, top.shape[1]):
+        heads[:, i] = torch.where(top[:, i] >= heads[:, i - 1] - windows, heads[:, i - 1], top[:, i])
+    return heads

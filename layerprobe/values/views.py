@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from layerprobe.values.intervals import Interval, IntervalKind, SamplingUnits
 from layerprobe.values.layers import RankedLayer
@@ -62,6 +63,44 @@ class PlaneFeatures:
     classes: tuple[str, ...]
     weights: tuple[tuple[str, Vector], ...] = ()
     origin: Vector = (0.0, 0.0)
+    notes: tuple[str, ...] = ()
+
+
+ProjectionMethod = Literal["pca", "tsne", "umap"]
+PROJECTIONS: tuple[ProjectionMethod, ...] = get_args(ProjectionMethod)
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The features of a layer in two dimensions.
+
+    Args:
+        epoch: 0 = before any step.
+        points: (N, 2).
+        images: N ids and classes.
+        right: N, whether the nearest neighbour by the layer is right, None where right and wrong ones tie; empty where
+            that is not shown.
+        marked: N, whether an image stands out.
+        total: images of the split, of which N are drawn.
+        kept: share of an image's nearest neighbours in the layer, among the N, that are among its nearest in the
+            picture, in the mean; None for a single image.
+        chance: that share in a random picture.
+        variance: share that the picture has of the features' variance; None where it is no PCA.
+    """
+
+    run: str
+    epoch: int
+    split: str
+    ranked: RankedLayer
+    method: ProjectionMethod
+    points: tuple[Vector, ...]
+    images: tuple[Item, ...]
+    right: tuple[bool | None, ...]
+    marked: tuple[bool, ...]
+    total: int
+    kept: float | None
+    chance: float
+    variance: float | None = None
     notes: tuple[str, ...] = ()
 
 
