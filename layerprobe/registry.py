@@ -135,6 +135,7 @@ PLOTS = {
     "histograms": "layerprobe.plots.histograms:PLOT",
     "spectrum": "layerprobe.plots.spectrum:PLOT",
     "features-2d": "layerprobe.plots.features_2d:PLOT",
+    "map": "layerprobe.plots.map:PLOT",
     "gradient": "layerprobe.plots.gradient:PLOT",
     "det": "layerprobe.plots.det:PLOT",
     "cka": "layerprobe.plots.cka:PLOT",

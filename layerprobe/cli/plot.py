@@ -17,7 +17,7 @@ from layerprobe.workflow.plot.request import PlotRequest
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(with_options(plot, "epoch metric key by query where queries"))
+    app.command()(with_options(plot, "epoch metric key by classes query where queries"))
 
 
 def plot(

@@ -17,8 +17,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from layerprobe.plots import figure as fig
 from layerprobe.plots.drawn_scores import merge_lines, shared_then_single
+from layerprobe.plots.options import BY_BYTES
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.plots.selected import Star, add_selected, fold_lines, selected_at, stars_on
+from layerprobe.system.errors import RecipeError
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, chosen_on_text, epoch_text, run_lines
 from layerprobe.values.intervals import ShownKind
@@ -550,6 +552,8 @@ def reducer_styles(names: Mapping[Reducer, str]) -> dict[Reducer, fig.Style]:
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw the layers at equal dimensions, or the requested ones; by bytes, the best of all in each size."""
+    if options.by not in (None, BY_BYTES):
+        raise RecipeError(f"plot dims has no --by {options.by}", fix=f"Write --by {BY_BYTES}")
     if options.by is not None:
         best = source.best_of_sizes(options)
         candidates = selected_at(source.selected(), options.epoch) if options.layers is None else {}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
 from layerprobe.plots.drawn_scores import shared_then_single
@@ -16,6 +17,7 @@ from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_te
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, epoch_text, image_lines, split_text
 from layerprobe.values.layers import names_by_layer
+from layerprobe.values.retrieval import FloatArray
 from layerprobe.values.scores import note_text
 from layerprobe.values.views import PlaneFeatures
 
@@ -68,14 +70,19 @@ def draw(features: Sequence[PlaneFeatures], *, data: Mapping[str, DataFacts] | N
 
 def _set_axes(axes: Axes, features: Sequence[PlaneFeatures]) -> None:
     ends = [end for split_features in features for _, ray in _rays(split_features) for end in ray]
-    places = np.array([*(point for split_features in features for point in split_features.points), *ends])
-    low, high = places.min(0), places.max(0)
+    limit_square(axes, [*(point for split_features in features for point in split_features.points), *ends])
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(4))
+    axes.set_xlabel("dimension 1", fontsize=fig.FONT)
+    axes.set_ylabel("dimension 2", fontsize=fig.FONT)
+
+
+def limit_square(axes: Axes, places: Sequence[fig.Position]) -> None:
+    """Limit both axes to one range around some places."""
+    low, high = np.min(places, 0), np.max(places, 0)
     half = (0.5 + _MARGIN) * float((high - low).max()) or 1.0
     for which, middle in zip("xy", (low + high) / 2, strict=True):
         axes.set(**{f"{which}lim": (float(middle) - half, float(middle) + half)})
-        getattr(axes, f"{which}axis").set_major_locator(MaxNLocator(4))
-    axes.set_xlabel("dimension 1", fontsize=fig.FONT)
-    axes.set_ylabel("dimension 2", fontsize=fig.FONT)
 
 
 def _rays(features: PlaneFeatures) -> list[tuple[str, list[fig.Position]]]:
@@ -89,36 +96,68 @@ def _rays(features: PlaneFeatures) -> list[tuple[str, list[fig.Position]]]:
     return [(name, [(x, y), (x + factor * across, y + factor * up)]) for name, (across, up) in features.weights]
 
 
-def _draw_points(axes: Axes, features: PlaneFeatures, rays: Sequence[tuple[str, list[fig.Position]]]) -> None:
-    points, classes = np.array(features.points), np.array(features.classes)
-    names = sorted(set(features.classes))
+def class_styles(names: Iterable[str]) -> dict[str, fig.Style]:
+    """A colour for each class, in the order of their names; above 10 classes colours repeat with other markers."""
+    return {
+        name: fig.Style(_COLOURS[number % len(_COLOURS)], _MARKERS[number // len(_COLOURS) % len(_MARKERS)])
+        for number, name in enumerate(sorted(set(names)))
+    }
+
+
+def draw_dots(axes: Axes, points: FloatArray, groups: NDArray[np.str_], styles: Mapping[str, fig.Style]) -> None:
+    """Draw points, those of a group in its style, the last group on top.
+
+    Args:
+        points: (N, 2).
+        groups: (N,) keys of the styles.
+    """
     size = float(np.clip(2500 / len(points), 1.5, 9))
-    for number, name in enumerate(names):
-        class_points = points[classes == name]
-        marker = _MARKERS[number // len(_COLOURS) % len(_MARKERS)]
+    for name, style in styles.items():
+        group_points = points[groups == name]
         dots = axes.scatter(
-            class_points[:, 0],
-            class_points[:, 1],
-            s=size,
-            color=_COLOURS[number % len(_COLOURS)],
-            marker=marker,
-            linewidths=0,
+            group_points[:, 0], group_points[:, 1], s=size, color=style.colour, marker=style.marker, linewidths=0
         )
         dots.set(alpha=0.6, rasterized=True, label=name, zorder=2)
+
+
+def name_classes(  # noqa: PLR0913 - the points, and what is around their labels
+    axes: Axes,
+    points: FloatArray,
+    classes: NDArray[np.str_],
+    styles: Mapping[str, fig.Style],
+    *,
+    paths: Sequence[Sequence[fig.Position]] = (),
+    marks: Sequence[fig.Position] = (),
+) -> None:
+    """Name classes at the median of their points; their names are shortened.
+
+    Args:
+        points: (N, 2).
+        classes: (N,) names.
+        styles: class -> style.
+        paths: lines that labels avoid.
+        marks: points that labels avoid.
+    """
+    labels = []
+    for name, style in styles.items():
+        middle = np.median(points[classes == name], 0)
+        shown = visible(name)
+        short = shown if len(shown) <= _NAME else f"…{shown[1 - _NAME :]}"
+        labels.append(fig.Label(short, float(middle[0]), float(middle[1]), style.text, fig.FONT - 1))
+    fig.label_points(axes, labels, paths, marks)
+
+
+def _draw_points(axes: Axes, features: PlaneFeatures, rays: Sequence[tuple[str, list[fig.Position]]]) -> None:
+    points, classes = np.array(features.points), np.array(features.classes)
+    styles = class_styles(features.classes)
+    draw_dots(axes, points, classes, styles)
     for name, ray in rays:
         # The classes of the other split have no ray of their own: all rays are grey there.
-        colour = _COLOURS[names.index(name) % len(_COLOURS)] if name in names else "0.6"
+        colour = styles[name].colour if name in styles else "0.6"
         (line,) = axes.plot(*zip(*ray, strict=True), color=colour, linewidth=1.2, marker="D", markersize=4)
         line.set(markevery=[1], markeredgecolor="black", markeredgewidth=0.6, label=f"_weight of {name}", zorder=5.5)
-    labels = []
-    if len(names) <= _NAMED:
-        for number, name in enumerate(names):
-            middle = np.median(points[classes == name], 0)
-            colour = fig.Style(_COLOURS[number % len(_COLOURS)], "o").text
-            shown = visible(name)
-            short = shown if len(shown) <= _NAME else f"…{shown[1 - _NAME :]}"
-            labels.append(fig.Label(short, float(middle[0]), float(middle[1]), colour, fig.FONT - 1))
-    fig.label_points(axes, labels, [ray for _, ray in rays], [ray[-1] for _, ray in rays])
+    named = styles if len(styles) <= _NAMED else {}
+    name_classes(axes, points, classes, named, paths=[ray for _, ray in rays], marks=[ray[-1] for _, ray in rays])
 
 
 def plane_csv(features: Sequence[PlaneFeatures]) -> str:

@@ -5,10 +5,13 @@ from typing import Annotated, Literal
 
 from layerprobe.system.errors import UnknownNameError
 from layerprobe.system.options import Flag, split_names
+from layerprobe.values.views import PROJECTIONS
 
 BY_BYTES = "bytes"
 
-Option = Literal["layers", "epoch", "metric", "query", "where", "queries", "key", "by"]  # the fields of PlotOptions
+Option = Literal[
+    "layers", "epoch", "metric", "query", "where", "queries", "key", "by", "classes"
+]  # the fields of PlotOptions
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ class PlotOptions:
     where: Annotated[
         str | None,
         Flag(
-            "Rule for choosing queries: 'LAYER right, LAYER wrong', worst, random or 'class NAME' (panels only).",
+            "Rule for choosing queries, or images in colour: 'LAYER right, LAYER wrong', worst, random or 'class NAME' "
+            "(panels and map).",
             metavar="TEXT",
         ),
     ] = None
@@ -42,10 +46,17 @@ class PlotOptions:
     key: Annotated[
         str | None, Flag("Key of the recipe on the x axis: net.fc (over-key only).", metavar="SECTION.KEY")
     ] = None
-    by: Annotated[str | None, Flag("bytes: recall by the size of an image's vector (dims only).", metavar="bytes")] = (
-        None
-    )
+    by: Annotated[
+        str | None,
+        Flag(
+            "bytes: recall by the size of an image's vector (dims). pca, tsne or umap: the projection (map).",
+            metavar="NAME",
+        ),
+    ] = None
+    classes: Annotated[
+        tuple[str, ...] | None, Flag("Classes to show: names or globs (map only).", metavar="C,...", parse=split_names)
+    ] = None
 
     def __post_init__(self) -> None:
-        if self.by not in (None, BY_BYTES):
-            raise UnknownNameError("axis", self.by, [BY_BYTES])
+        if self.by is not None and self.by not in (BY_BYTES, *PROJECTIONS):
+            raise UnknownNameError("--by", self.by, [BY_BYTES, *PROJECTIONS])

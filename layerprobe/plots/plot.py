@@ -24,6 +24,7 @@ from layerprobe.values.views import (
     Histogram,
     OverTrainings,
     PlaneFeatures,
+    Projection,
     QueryNeighbours,
     Reductions,
     Selected,
@@ -99,6 +100,9 @@ class PlotSource(Protocol):
 
     def plane_features(self, options: PlotOptions) -> Sequence[PlaneFeatures]:
         """The features of layers of two dimensions, those of a layer one after another."""
+
+    def projections(self, options: PlotOptions) -> Sequence[Projection]:
+        """The features of layers in two dimensions, of the same images; those of a run one after another."""
 
     def gradients(self, options: PlotOptions) -> Sequence[GradientSizes]:
         """Gradients with respect to the feature, by alpha and by norm, those of a run one after another."""

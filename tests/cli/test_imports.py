@@ -116,8 +116,8 @@ def test_lists_import_no_torch(probed: Path) -> None:
 
 
 def test_plots_import_no_torch(probed: Path) -> None:
-    # panels search features and read images, det compares all pairs by what probing has, and others read checkpoints
-    with_torch = ("panels", "det", "learnt", "features-2d", "gradient")
+    # panels search features and read images, map and det compare pairs by what probing has, and others read checkpoints
+    with_torch = ("panels", "map", "det", "learnt", "features-2d", "gradient")
     more = {"over-key": " --key net.fc"}
     kinds = [kind for kind in PLOTS if kind not in with_torch]
     plots = [f"plot {kind} one --csv {kind}.csv{more.get(kind, '')}" for kind in kinds]

@@ -18,7 +18,7 @@ from layerprobe.values.layers import RankedLayer
 from layerprobe.values.retrieval import FloatArray
 from layerprobe.values.scores import Score, shared_notes
 from layerprobe.values.views import GradientSizes, PlaneFeatures
-from layerprobe.workflow.plot.feature_views import LayerSelection, ReadFeatures, open_stored, read_layers
+from layerprobe.workflow.plot.feature_views import LayerSelection, ReadFeatures, class_name, open_stored, read_layers
 from layerprobe.workflow.probe.classifiers import classifier_of, why_no_classifier, why_no_weight
 from layerprobe.workflow.run.opened_run import read_layer
 from layerprobe.workflow.run.runs import Run, kept_epochs, require_kept
@@ -43,7 +43,7 @@ def plane_features_of(
                 raise RecipeError(message, fix=fix)
             if not np.isfinite(labelled.features).all():
                 raise NumericError(f"{run}: NaN or Inf in the features of {ranked} on {split} at epoch {epoch}")
-            classes = tuple(_class_name(names, label) for label in labelled.labels.tolist())
+            classes = tuple(class_name(names, label) for label in labelled.labels.tolist())
             points = tuple((float(x), float(y)) for x, y in labelled.features)
             yield PlaneFeatures(run, epoch, split, ranked, points, classes, notes=tuple(labelled.notes))
 
@@ -70,10 +70,6 @@ def stored_plane_features(run: Run, scores: Sequence[Score], selection: LayerSel
     ]
 
 
-def _class_name(names: Sequence[str], label: int) -> str:
-    return names[label] if 0 <= label < len(names) else str(label)
-
-
 def _add_weights(run: Run, features: PlaneFeatures, names: Sequence[str]) -> PlaneFeatures:
     """Add the weight of each training class, if the loss has weights and the checkpoint is kept."""
     record = run.read()
@@ -90,7 +86,7 @@ def _add_weights(run: Run, features: PlaneFeatures, names: Sequence[str]) -> Pla
     loss = classifier.loss(features.epoch, 2, labels)
     weight: torch.Tensor = loss.classifier_weight  # type: ignore[assignment] # a Module's attribute
     origin: torch.Tensor | list[float] = getattr(loss, "classifier_origin", [0.0, 0.0])
-    classes = [_class_name(names, label) for label in labels.tolist()]
+    classes = [class_name(names, label) for label in labels.tolist()]
     rays = tuple((name, (float(x), float(y))) for name, (x, y) in zip(classes, weight.tolist(), strict=True))
     notes = ("the classifier takes the feature after a ReLU",) if classifier.relu else ()
     return replace(features, weights=rays, origin=(float(origin[0]), float(origin[1])), notes=(*features.notes, *notes))

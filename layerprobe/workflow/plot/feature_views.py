@@ -74,7 +74,7 @@ def histograms_of(scores: Sequence[Score], read: ReadFeatures, selection: LayerS
 def selected_histograms(run: Run, scores: Sequence[Score], selected: Selected) -> list[Histogram]:
     """The histograms of a run's selected candidate at its epoch; within folds of test if its score is of folds."""
     epoch, ranked = selected.score.epoch, selected.score.ranked
-    _require_vectors(ranked)
+    require_vectors(ranked)
     if selected.within_folds:
         splits = {selected.score.split: _read_folds(run, epoch, selected.score.split, ranked)}
     else:
@@ -149,6 +149,11 @@ def open_stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[l
     return [score for score in scores if score.split not in missing], read
 
 
+def class_name(names: Sequence[str], label: int) -> str:
+    """The name of a class; its number where it has none."""
+    return names[label] if 0 <= label < len(names) else str(label)
+
+
 def _split_to_fit_on(run: Run) -> str:
     """The split that a map of a whole split is fitted on: train, or validation, which chose it within folds."""
     splits = run.read().manifests
@@ -179,7 +184,7 @@ def read_layers(
         requested = few_layers(layers, scores[0].run, selection)
     for ranked in layers:
         if ranked in requested:
-            _require_vectors(ranked)
+            require_vectors(ranked)
             yield ranked, {split: read(split, ranked) for split in GAP_SPLITS if split in splits[ranked]}
 
 
@@ -190,7 +195,8 @@ def few_layers(layers: Sequence[RankedLayer], run: str, selection: LayerSelectio
     return headline_layers(raw, validation, selection.embeddings.get(run))
 
 
-def _require_vectors(ranked: RankedLayer) -> None:
+def require_vectors(ranked: RankedLayer) -> None:
+    """Check that a layer is vectors of which one map is fitted."""
     if ranked.reduction == NO_REDUCTION:
         return
     from layerprobe.reductions.chain import parse_chain  # likewise
@@ -206,7 +212,7 @@ def _require_vectors(ranked: RankedLayer) -> None:
         raise RecipeError(f"{ranked.layer} after {ranked.reduction}: {reason}", fix="Ask for the unreduced layer")
 
 
-def _tested_layers(scores: Sequence[Score], selection: LayerSelection) -> list[Subject]:
+def tested_layers(scores: Sequence[Score], selection: LayerSelection) -> list[Subject]:
     """The layers of a run to show, as measured on test classes.
 
     Args:
@@ -233,7 +239,7 @@ def stored_error_rates(run: Run, scores: Sequence[Score], selection: LayerSelect
     Args:
         scores: of this run, at least one.
     """
-    return [_error_rates(run, scores, subject) for subject in _tested_layers(scores, selection)]
+    return [_error_rates(run, scores, subject) for subject in tested_layers(scores, selection)]
 
 
 def selected_error_rates(run: Run, scores: Sequence[Score], selected: Selected) -> list[ErrorRates]:

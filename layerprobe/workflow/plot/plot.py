@@ -35,6 +35,7 @@ from layerprobe.values.views import (
     Histogram,
     OverTrainings,
     PlaneFeatures,
+    Projection,
     QueryNeighbours,
     Reductions,
     Selected,
@@ -317,6 +318,12 @@ class StoredRuns:
 
         selection = select_layers([scores for _, scores in self._scored_runs], options, self.embeddings())
         return [x for run, scores in self._scored_runs for x in stored_plane_features(run, scores, selection)]
+
+    def projections(self, options: PlotOptions) -> Sequence[Projection]:
+        """The features of layers in two dimensions, of the same test images; those of a run one after another."""
+        from layerprobe.workflow.plot.maps import projections_of  # likewise
+
+        return projections_of(self._scored_runs, options, self.embeddings())
 
     def gradients(self, options: PlotOptions) -> Sequence[GradientSizes]:
         """Gradients with respect to the feature, by alpha and by norm, those of a run one after another."""

@@ -140,7 +140,7 @@ def _satisfying_queries(rule: Rule, ranked_split: RankedSplit, class_names: Sequ
     match rule:
         case QueriesByOutcome(outcomes):
             for layer, right in outcomes:
-                ranks = _ranks_exact_for_first(ranked_split, layer)
+                ranks = ranks_exact_for_first(ranked_split, layer)
                 # Pessimistic and optimistic counts of ties differ where a right item ties with a wrong one.
                 is_right, may_be_right = ranks.hits(1, "pessimistic") == 1, ranks.hits(1, "optimistic") == 1
                 satisfied &= is_right if right else ~may_be_right & (ranks.tied_positives > 0)
@@ -175,7 +175,7 @@ def _ranks(ranked_split: RankedSplit, layer: RankedLayer) -> Ranks:
     return ranks
 
 
-def _ranks_exact_for_first(ranked_split: RankedSplit, layer: RankedLayer) -> Ranks:
+def ranks_exact_for_first(ranked_split: RankedSplit, layer: RankedLayer) -> Ranks:
     """The ranks of a layer, exact for K = 1."""
     ranks = _ranks(ranked_split, layer)
     if ranks.open([1]).any():

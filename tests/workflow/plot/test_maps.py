@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerprobe import nearest_neighbours
+from layerprobe.measure.distributions import LabelledFeatures
+from layerprobe.measure.projections import kept_neighbours, project
+from layerprobe.plots.plot import PlotOptions
+from layerprobe.store import FeatureHead
+from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
+from layerprobe.values.layers import LayerKey, RankedLayer
+from layerprobe.values.views import Projection
+from layerprobe.workflow.plot import maps
+from layerprobe.workflow.plot.feature_views import open_stored
+from layerprobe.workflow.plot.plot import StoredRuns, draw_plot
+from layerprobe.workflow.run.experiments import scores_of
+from layerprobe.workflow.run.opened_run import read_layer
+from layerprobe.workflow.run.runs import Run
+from tests.records import recorded
+from tests.workflow.plot.conftest import Toy
+
+
+def projections(*runs: Run, **options: object) -> Sequence[Projection]:
+    return StoredRuns(runs, scores_of(runs)).projections(PlotOptions(**options))  # type: ignore[arg-type] # by name
+
+
+def test_the_points_and_their_share_are_of_the_stored_test_features(toy: Toy) -> None:
+    run = toy("sm", "loss.variant=SM")
+    for projection in projections(run, layers=("c5", "fc6")):
+        features = read_layer(run, 2, "test", projection.ranked.layer)
+        points, variances = project(features, "pca", "cosine", 0)
+        np.testing.assert_array_equal(projection.points, points)
+        assert projection.kept == kept_neighbours(features, points, "cosine")[0].mean()
+        assert projection.variance == variances.sum()
+        assert projection.total == len(features)
+
+
+def test_few_classes_need_no_outcomes(toy: Toy) -> None:
+    (projection,) = projections(toy("sm", "loss.variant=SM"), layers=("fc6",))
+    assert projection.right == ()
+    assert {image.name for image in projection.images} == {"class-0003", "class-0004", "class-0005"}
+
+
+def test_of_many_classes_the_nearest_neighbour_is_told(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "CLASSES", 2)
+    run = toy("sm", "loss.variant=SM")
+    (projection,) = projections(run, layers=("c5",))
+    nearest = nearest_neighbours(read_layer(run, 2, "test", projection.ranked.layer), 1).indices[:, 0]
+    labels = run.feature_head(2, "test").labels
+    assert projection.right == tuple((labels[nearest] == labels).tolist())
+
+
+def test_classes_are_named_or_matched(toy: Toy) -> None:
+    run = toy("sm", "loss.variant=SM")
+    for classes, expected in (
+        (("class-0004",), {"class-0004"}),
+        (("class-*3", "class-0005"), {"class-0003", "class-0005"}),
+    ):
+        (projection,) = projections(run, layers=("fc6",), classes=classes)
+        assert {image.name for image in projection.images} == expected
+        labels = run.feature_head(2, "test").labels
+        assert projection.total == len(labels) > len(projection.images)
+    with pytest.raises(UnknownNameError, match="unknown class 'class-4'. Did you mean 'class-000"):
+        projections(run, layers=("fc6",), classes=("class-4",))
+
+
+def test_images_that_satisfy_a_rule_stand_out(toy: Toy) -> None:
+    run = toy("sm", "loss.variant=SM")
+    (projection,) = projections(run, layers=("fc6",), where="class class-0004")
+    assert projection.marked == tuple(image.name == "class-0004" for image in projection.images)
+    assert projection.notes[-1] == "In colour: class class-0004, 6 images"
+    with pytest.raises(RecipeError, match="a map has all images that satisfy a rule. Write 'LAYER right"):
+        projections(run, layers=("fc6",), where="worst")
+    with pytest.raises(RecipeError, match="no image drawn at epoch 2: class class-0004. Choose another rule"):
+        projections(run, layers=("fc6",), where="class class-0004", classes=("class-0003",))
+
+
+def head_of(counts: Sequence[int]) -> FeatureHead:
+    """A split with so many images of each class, in turns."""
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts)).astype(np.int32)
+    return FeatureHead((labels, tuple(map(str, range(len(labels))))), {}, {})
+
+
+def test_of_too_many_images_whole_classes_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "MOST", 20)
+    head = head_of([7] * 9)
+    drawn = maps._choose_images(head, None, 3)
+    kept = head.labels[drawn.rows]
+    assert sorted(np.bincount(kept)[np.unique(kept)].tolist()) == [7, 7]
+    assert drawn.notes == ("14 of 63 images: whole classes drawn by seed 3",)
+    assert [image.id for image in drawn.images] == [str(row) for row in sorted(drawn.rows.tolist())]
+    assert np.array_equal(drawn.rows, maps._choose_images(head, None, 3).rows)
+
+
+def test_of_classes_that_are_each_too_large_images_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "MOST", 20)
+    drawn = maps._choose_images(head_of([30, 40]), None, 3)
+    assert len(set(drawn.rows.tolist())) == 20
+    assert drawn.notes == ("20 of 70 images: images drawn by seed 3",)
+
+
+def test_a_layer_that_is_not_finite_is_left_out_with_a_line(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = toy("sm", "loss.variant=SM")
+
+    def damaged(*arguments: object) -> object:
+        scores, read = open_stored(*arguments)  # type: ignore[arg-type] # as given
+
+        def read_damaged(split: str, ranked: RankedLayer) -> LabelledFeatures:
+            features = read(split, ranked)
+            bad = np.where(ranked.layer.layer == "c5", np.nan, features.features)
+            return replace(features, features=bad)
+
+        return scores, read_damaged
+
+    monkeypatch.setattr(maps, "open_stored", damaged)
+    (projection,) = projections(run, layers=("c5", "fc6"))
+    assert projection.ranked.layer == LayerKey("fc6", "none")
+    assert projection.notes[-1] == "sm: c5@max at epoch 2 is not drawn: NaN or Inf in its features"
+    with pytest.raises(NumericError, match="sm: c5@max at epoch 2 is not drawn: NaN or Inf in its features"):
+        projections(run, layers=("c5",))
+
+
+def test_runs_of_the_same_images_stand_side_by_side(toy: Toy, tmp_path: Path) -> None:
+    run = toy("sm", "loss.variant=SM")
+    other = Run(tmp_path / "other")
+    shutil.copytree(run.folder, other.folder)
+    pairs = [(x.run, str(x.ranked)) for x in projections(run, other, layers=("fc6",))]
+    assert len(pairs) == 2
+    record = {**other.read().__dict__}
+    other.write(recorded(record | {"contents": {**record["contents"], "test": "f" * 64}}))
+    with pytest.raises(DataError, match="have different test images. Compare runs on the same images"):
+        projections(run, other, layers=("fc6",))
+
+
+def test_an_axis_of_dims_is_none_of_a_map(toy: Toy) -> None:
+    with pytest.raises(UnknownNameError, match="unknown projection 'bytes'"):
+        draw_plot("map", [toy("sm", "loss.variant=SM")], PlotOptions(by="bytes"))
+    with pytest.raises(RecipeError, match="plot dims has no --by tsne. Write --by bytes"):
+        draw_plot("dims", [toy("sm", "loss.variant=SM")], PlotOptions(by="tsne"))
+
+
+@pytest.mark.parametrize("method", ["pca", "tsne"])
+def test_a_map_of_a_run_is_drawn(toy: Toy, method: str) -> None:
+    draw_plot("map", [toy("sm", "loss.variant=SM")], PlotOptions(by=method)).figure.draw_without_rendering()
