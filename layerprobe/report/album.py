@@ -64,8 +64,9 @@ class _GalleryCut:
     def cost(self, items: dict[int, bytes | None]) -> int:
         """Characters of some more items' names and of one more query's neighbours."""
         names = sum(len(self.gallery.items[item].id) + len(self.gallery.items[item].name) + _OVERHEAD for item in items)
-        # 2 bytes for an item, 1 whether it is right
-        return names + _base64_length(3 * self.gallery.found[:, :, 0].size)
+        # 2 bytes for an item, 1 whether it is right; 2 for a coordinate
+        epochs, layers, _, k = self.gallery.found.shape
+        return names + _base64_length(epochs * layers * (3 * k + 4 * (self.gallery.map is not None)))
 
 
 def fit_galleries(
@@ -111,8 +112,10 @@ def _cut_gallery(cut: _GalleryCut, places: Mapping[bytes, int], limit: int) -> G
     items = list(cut.pictures)
     indices = np.full(len(gallery.items) + 1, -1, np.int32)  # the last one is for -1, where nothing was found
     indices[items] = np.arange(len(items))
+    gallery_map = gallery.map and replace(gallery.map, points=gallery.map.points[:, :, : cut.queries])
     return replace(
         gallery,
+        map=gallery_map,
         items=tuple(gallery.items[item] for item in items),
         pictures=tuple(-1 if picture is None else places[picture] for picture in cut.pictures.values()),
         queries=tuple(GalleryQuery(int(indices[query.item]), query.rules) for query in gallery.queries[: cut.queries]),

@@ -170,6 +170,17 @@
       showQueries();
     };
 
+    // What the map of the images shares.
+    Object.assign(page, { shownGalleries: galleries, epochOf, keyOf, names, picture,
+      openQuery: (key) => {
+        state.set("gallery-query", key);
+        at("rule").value = at("text").value = "";
+        state.set("gallery-text", "");
+        state.set("gallery-rule", "");
+        at("title").scrollIntoView();
+        at("queries").querySelector("input:checked")?.focus({ preventScroll: true });
+      } });
+
     const noted = ({ run, notes }) => notes.map((text) => html("li", {}, several ? `${run.name}: ${text}` : text));
     at("notes").replaceChildren(...all.flatMap(noted));
     at("how").open = all.length === 1;

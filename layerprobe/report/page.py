@@ -13,7 +13,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from layerprobe.report.values import Gallery, Report, RunPage
+from layerprobe.report.values import Gallery, GalleryMap, Report, RunPage
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import assumed_lines, run_lines, split_text
 from layerprobe.values.intervals import IntervalKind, ShownKind
@@ -148,6 +148,26 @@ def _gallery(gallery: Gallery, run_index: int, runs: Sequence[RunPage]) -> dict[
         "found": _base64(gallery.found.astype("<i2").tobytes()),
         "right": _base64(gallery.right.astype(np.uint8).tobytes()),
         "notes": [visible(note) for note in gallery.notes],
+        "map": None if gallery.map is None else _map(gallery.map),
+    }
+
+
+def _map(gallery_map: GalleryMap) -> dict[str, Any]:
+    """Coordinates in 65,535 steps of a square around those of a layer, 65,535 for none."""
+    points = gallery_map.points
+    is_present = np.isfinite(points)
+    low = np.where(is_present, points, np.inf).min(2, keepdims=True)
+    high = np.where(is_present, points, -np.inf).max(2, keepdims=True)
+    half = ((high - low) / 2).max(3, keepdims=True)
+    half = np.where(np.isfinite(half) & (half > 0), half, 1)
+    with np.errstate(invalid="ignore"):
+        steps = ((points - (low + high) / 2) / half + 1) * 32767
+    return {
+        "points": _base64(np.where(is_present, np.where(is_present, steps, 0).round(), 65535).astype("<u2").tobytes()),
+        "kept": [[None if np.isnan(share) else float(share) for share in shares] for shares in gallery_map.kept],
+        "chance": gallery_map.chance,
+        "drawn": gallery_map.drawn,
+        "total": gallery_map.total,
     }
 
 
@@ -164,7 +184,16 @@ def _base64(content: bytes) -> str:
 
 _HERE = Path(__file__).parent
 _STYLES = ("page.css", "gallery.css")
-_SCRIPTS = ("state.js", "readout.js", "charts.js", "map.js", "table.js", "gallery.js", "start.js")  # in this order
+_SCRIPTS = (
+    "state.js",
+    "readout.js",
+    "charts.js",
+    "map.js",
+    "table.js",
+    "gallery.js",
+    "projection.js",
+    "start.js",
+)  # in this order
 
 
 def render(report: Report) -> str:

@@ -73,5 +73,6 @@
   P.map();
   P.table();
   if (P.gallery) P.gallery();
+  if (P.projection) P.projection();
   P.resume();
 })();

@@ -68,6 +68,24 @@ class GalleryQuery:
 
 
 @dataclass(frozen=True, eq=False)
+class GalleryMap:
+    """The queries of a gallery in two dimensions, for each of its epochs and layers.
+
+    Args:
+        points: (E, L, Q, 2) coordinates; NaN where a query is not on the map, or a layer cannot be projected.
+        kept: (E, L) share of the nearest neighbours among the images on the map that are nearest there; NaN likewise.
+        chance: that share in a random picture.
+        drawn: images on the map, of `total` that are searched for.
+    """
+
+    points: NDArray[np.float64]
+    kept: NDArray[np.float64]
+    chance: float
+    drawn: int
+    total: int
+
+
+@dataclass(frozen=True, eq=False)
 class Gallery:
     """The images nearest to some queries of a run, for each of some epochs and layers.
 
@@ -89,6 +107,7 @@ class Gallery:
     found: NDArray[np.int32]
     right: NDArray[np.bool_]
     notes: tuple[str, ...] = ()
+    map: GalleryMap | None = None
 
 
 @dataclass(frozen=True, eq=False)

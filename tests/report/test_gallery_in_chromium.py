@@ -12,7 +12,7 @@ import pytest
 
 from layerprobe.report.album import small_picture
 from layerprobe.report.page import render
-from layerprobe.report.values import Gallery, GalleryQuery, Report
+from layerprobe.report.values import Gallery, GalleryMap, GalleryQuery, Report
 from layerprobe.values.views import Item
 from tests.report.fabricated import HOSTILE, LAYERS, report_of, run_page
 
@@ -201,3 +201,46 @@ def test_axe_finds_no_serious_fault_in_the_gallery(open_page: Callable[..., Page
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     faults = axe.Axe().run(page, context="#gallery").response["violations"]
     assert [fault["id"] for fault in faults if fault["impact"] in ("serious", "critical")] == []
+
+
+# Query 13 of a gallery is not on the map. At epoch e the layer l has query 0 at the left end and query 6 at the right.
+POINTS = np.full((len(EPOCHS), len(LAYERS), 3, 2), np.nan)
+POINTS[:, :, :2] = [[-1, 0], [1, 0.5]]
+MAP = GalleryMap(POINTS, np.full(POINTS.shape[:2], 0.25), 0.125, 2, 20)
+MAPPED = (GalleryQuery(0, ("first", "on the map")), GalleryQuery(6, ("on the map",)), GalleryQuery(13, ("other",)))
+
+
+def test_the_map_shows_an_image_with_its_nearest_and_opens_it_by_keyboard(open_page: Callable[..., Page]) -> None:
+    page = open_page(report_with(replace(gallery_of("netA"), map=MAP, queries=MAPPED)))
+    scene = page.locator("#projection .scene").last
+    assert scene.locator("svg .own").count() == 2
+    scene.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    layer = page.evaluate("layerprobe.shownGalleries()[0].layers.at(-1)")
+    nearest = found_by(layer, 3, 6)[0]
+    told = page.locator("#readout").inner_text().split("\n")
+    assert told == [f"{ITEMS[6].name}, {ITEMS[6].id}", f"nearest, {nearest}"]
+    assert page.locator("#readout img").count() == 2
+    page.keyboard.press("Enter")
+    assert page.locator("#gallery-query b").inner_text() == ITEMS[6].name
+    assert page.evaluate("document.activeElement.type") == "radio"
+
+
+def test_a_click_on_the_map_opens_an_image_whatever_the_gallery_shows(open_page: Callable[..., Page]) -> None:
+    page = open_page(report_with(replace(gallery_of("netA"), map=MAP, queries=MAPPED)))
+    page.locator("#gallery-rule").select_option("other")
+    dot = page.locator("#projection .scene").first.locator("svg .own").nth(1)
+    dot.click(force=True)
+    assert page.locator("#gallery-query b").inner_text() == ITEMS[6].name
+    assert page.locator("#gallery-rule").input_value() == ""
+
+
+def test_the_share_of_neighbours_stands_under_each_layer(open_page: Callable[..., Page]) -> None:
+    page = open_page(report_with(replace(gallery_of("netA"), map=MAP, queries=MAPPED)))
+    captions = page.locator("#projection figure .caption").all_inner_texts()
+    assert {text.replace("\xa0", " ") for text in captions} == {"neighbours kept: 25.0 %, chance: 12.5 %"}
+
+
+def test_a_gallery_without_a_map_has_no_section_of_it(open_page: Callable[..., Page]) -> None:
+    assert not open_page(report_with(gallery_of("netA"))).locator("#projection").is_visible()

@@ -123,21 +123,30 @@ def _choose_images(head: FeatureHead, patterns: Sequence[str] | None, seed: int)
     rows = np.flatnonzero(np.isin(names, _match_classes(patterns, names))) if patterns else np.arange(len(labels))
     notes: tuple[str, ...] = ()
     if len(rows) > MOST:
-        rng, asked = np.random.default_rng(seed), len(rows)
-        order = rng.permutation(np.unique(labels[rows]))
-        kept, room = list[int](), MOST
-        for label in order.tolist():
-            if (count := int((labels[rows] == label).sum())) <= room:
-                kept.append(label)
-                room -= count
-        kinds = "whole classes"
-        if kept:
-            rows = rows[np.isin(labels[rows], kept)]
-        else:  # each class has more
-            kinds, rows = "images", np.sort(rng.permutation(rows)[:MOST])
-        notes = (f"{len(rows):,} of {asked:,} images: {kinds} drawn by seed {seed}",)
+        chosen, kinds = sample_classes(labels[rows], MOST, seed)
+        notes = (f"{len(chosen):,} of {len(rows):,} images: {kinds} drawn by seed {seed}",)
+        rows = rows[chosen]
     images = tuple(Item(head.ids[row], str(names[row])) for row in rows.tolist())
     return _DrawnImages(rows.astype(np.int64), images, seed, notes)
+
+
+def sample_classes(labels: NDArray[np.integer], most: int, seed: int) -> tuple[NDArray[np.intp], str]:
+    """Rows of whole classes, drawn at random, that together have at most so many images; and what was drawn.
+
+    Where each class has more, images are drawn.
+
+    Args:
+        labels: (N,).
+    """
+    rng = np.random.default_rng(seed)
+    kept, room = list[int](), most
+    for label in rng.permutation(np.unique(labels)).tolist():
+        if (count := int((labels == label).sum())) <= room:
+            kept.append(label)
+            room -= count
+    if kept:
+        return np.flatnonzero(np.isin(labels, kept)), "whole classes"
+    return np.sort(rng.permutation(len(labels))[:most]), "images"
 
 
 def _match_classes(patterns: Sequence[str], names: NDArray[np.str_]) -> list[str]:

@@ -13,16 +13,20 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from layerprobe.measure.projections import kept_neighbours, project
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.report.album import LIMIT, fit_galleries, small_picture
-from layerprobe.report.values import Gallery, GalleryQuery, RunPage
+from layerprobe.report.values import Gallery, GalleryMap, GalleryQuery, RunPage
 from layerprobe.system.computing import OfEach, in_threads
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError
 from layerprobe.values.facts import at_epoch_text
 from layerprobe.values.layers import RankedLayer
+from layerprobe.values.retrieval import Similarity
 from layerprobe.values.views import Item
+from layerprobe.workflow.plot.maps import sample_classes
 from layerprobe.workflow.plot.neighbours import RunGallery, neighbours_of, open_ranked_gallery
 from layerprobe.workflow.plot.query_rules import (
     QueriesByOutcome,
@@ -39,6 +43,8 @@ from layerprobe.workflow.run.runs import Run
 SPLIT = "test"  # whose images are the queries
 QUERIES = 12  # by each rule; runs that search the same images share them
 NEIGHBOURS = 5
+MAPPED = 200  # further queries at most, which are on the map
+ON_MAP = "on the map"  # their rule; projection.js has it, too
 SEARCHED = 2_000_000  # rows of features, over all layers, epochs and runs, that are read for a page
 _PANELS = "layerprobe plot panels"  # fits a reduction at one epoch alone
 Picture = Callable[[int], bytes | None]  # item -> its small picture; None where it cannot be read
@@ -193,9 +199,16 @@ def _queries_of(group: Sequence[_GalleryRun]) -> tuple[dict[int, list[str]], dic
             notes.append(f"{chosen.text}, {at_epoch_text(ranked_split.epoch, page.data.weights)}")
             run_text = f" ({page.name})" if len(group) > 1 and not isinstance(rule, RandomQueries) else ""
             lists.append((text + run_text, chosen.rows.tolist()))
+    first_run = group[0]
+    mapped, kinds = sample_classes(first_run.opened.queries.labels, MAPPED, first_run.ranked_split.record.seed)
+    for gallery_run in group:
+        text = f"Queries: {ON_MAP}, {len(mapped):,} of {len(first_run.opened.queries):,}, {kinds} drawn by seed"
+        notes_by_run[gallery_run.page.name].append(f"{text} {first_run.ranked_split.record.seed}")
     for text, row in ((text, rows[turn]) for turn in range(QUERIES) for text, rows in lists if turn < len(rows)):
         if text not in rules_by_row.setdefault(row, []):
             rules_by_row[row].append(text)
+    for row in mapped.tolist():
+        rules_by_row.setdefault(row, []).append(ON_MAP)
     return rules_by_row, notes_by_run
 
 
@@ -228,6 +241,8 @@ def _fill_gallery(
     by_epoch: list[_Neighbours] = map_in_threads(
         lambda epoch: _find_neighbours(gallery_run, epoch, rows), gallery_run.epochs
     )
+    mapped = np.array([index for index, row_rules in enumerate(rules.values()) if ON_MAP in row_rules], np.int64)
+    gallery_map = _map_queries(gallery_run, rows, mapped, map_in_threads)
     absent: dict[str, list[str]] = {}
     for epoch, (_, _, absent_layers) in zip(gallery_run.epochs, by_epoch, strict=True):
         for layer in absent_layers:
@@ -256,7 +271,37 @@ def _fill_gallery(
             *gallery_run.notes,
             *(f"{layer} has no features that can be searched {at}" for layer, at in absent_epochs.items()),
         ),
+        map=gallery_map,
     )
+
+
+def _map_queries(
+    gallery_run: _GalleryRun, rows: NDArray[np.int64], mapped: NDArray[np.int64], map_in_threads: OfEach
+) -> GalleryMap:
+    """The queries that are on the map, by PCA, at every epoch and by every layer.
+
+    Args:
+        rows: (Q,) of the queries in the split.
+        mapped: (P,) places in `rows`.
+    """
+    opened, layers = gallery_run.opened, gallery_run.layers
+
+    def project_epoch(epoch: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+        points, kept, chance = np.full((len(layers), len(rows), 2), np.nan), np.full(len(layers), np.nan), 0.0
+        for i, ranked in enumerate(layers):
+            with contextlib.suppress(DataError, NumericError):
+                if ranked.similarity == "hamming":
+                    continue
+                similarity: Similarity = ranked.similarity  # type: ignore[assignment] # text from a file, checked there
+                with opened.searches.reduced.opened(epoch, opened.split, ranked, None) as (features, _):
+                    values = torch.as_tensor(features.values)[torch.from_numpy(rows[mapped])].cpu().numpy()
+                points[i, mapped] = project(values, "pca", similarity, 0)[0]
+                shares, chance = kept_neighbours(values, points[i, mapped], similarity)
+                kept[i] = shares.mean() if len(shares) else np.nan
+        return points, kept, chance
+
+    points, kept, chances = zip(*map_in_threads(project_epoch, gallery_run.epochs), strict=True)
+    return GalleryMap(np.stack(points), np.stack(kept), max(chances), len(mapped), len(opened.queries))
 
 
 def _find_neighbours(gallery_run: _GalleryRun, epoch: int, rows: NDArray[np.int64]) -> _Neighbours:

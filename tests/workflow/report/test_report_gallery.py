@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from layerprobe import store
+from layerprobe.measure.projections import kept_neighbours, project
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import load_recipe
 from layerprobe.report.values import Gallery, RunPage
@@ -250,3 +251,28 @@ def test_queries_and_what_is_searched_may_be_different_images(tmp_path: Path) ->
     assert asked == set(store.read_feature_head(run.feature_file(0, "test")).rows[1])
     assert found
     assert found <= set(store.read_feature_head(run.feature_file(0, "gallery")).rows[1])
+
+
+def test_the_map_has_the_projections_of_every_epoch_and_layer(run: Run) -> None:
+    gallery = gallery_of(run)
+    assert gallery.map is not None
+    assert (gallery.map.drawn, gallery.map.total) == (16, 16)
+    on_map = [q for q, query in enumerate(gallery.queries) if "on the map" in query.rules]
+    asked = [gallery.items[gallery.queries[q].item].id for q in on_map]
+    for i, epoch in enumerate(gallery.epochs):
+        path = run.feature_file(epoch, "test")
+        ids = list(store.read_feature_head(path).rows[1])
+        for j, ranked in enumerate((C3, FC6)):
+            features = store.read_features(path, ranked.layer)[[ids.index(name) for name in asked]]
+            points = project(features, "pca", "cosine", 0)[0]
+            np.testing.assert_array_equal(gallery.map.points[i, j, on_map], points)
+            assert gallery.map.kept[i, j] == kept_neighbours(features, points, "cosine")[0].mean()
+    assert np.isnan(gallery.map.points[:, 2]).all()  # bits have none
+
+
+def test_whole_classes_are_on_the_map(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("layerprobe.workflow.report.report_gallery.MAPPED", 10)
+    gallery = gallery_of(run)
+    classes = [gallery.items[query.item].name for query in gallery.queries if "on the map" in query.rules]
+    assert sorted(map(classes.count, set(classes))) == [4, 4]
+    assert "Queries: on the map, 8 of 16, whole classes drawn by seed 0" in gallery.notes
