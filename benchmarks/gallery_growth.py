@@ -15,7 +15,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-MEASURES = {"recall": "R@K", "precision": "MAP@R, R-precision, mAP", "threshold": "thresholds and equal error rate"}
+MEASURES = {
+    "recall": "R@K alone",
+    "precision": "R@K, MAP@R, R-precision, mAP",
+    "threshold": "thresholds and equal error rate",
+}
 _LINE = re.compile(r"^(\w+): ([\d.]+) s CPU, .* peak (\d+) MB", re.MULTILINE)
 
 

@@ -151,6 +151,8 @@ def commands() -> tuple[list[list[str]], list[list[str]]]:
         ["threshold", "tiny", "--layer", EVIL],
         ["classes", "tiny"],
         ["classes", "tiny", "--layers", f"fc6,{EVIL}"],
+        ["features", "tiny", "--out", "features.npz"],
+        ["features", "tiny", "--layers", f"fc6,{EVIL}", "--out", EVIL],
         ["threshold", "tiny", "--far", EVIL],
         ["plot", "layers", "tiny"],
         ["plot", "panels", "tiny", "--query", EVIL],

@@ -288,16 +288,17 @@ def _map_queries(
 
     def project_epoch(epoch: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
         points, kept, chance = np.full((len(layers), len(rows), 2), np.nan), np.full(len(layers), np.nan), 0.0
-        for i, ranked in enumerate(layers):
-            with contextlib.suppress(DataError, NumericError):
-                if ranked.similarity == "hamming":
-                    continue
-                similarity: Similarity = ranked.similarity  # type: ignore[assignment] # text from a file, checked there
-                with opened.searches.reduced.opened(epoch, opened.split, ranked, None) as (features, _):
-                    values = torch.as_tensor(features.values)[torch.from_numpy(rows[mapped])].cpu().numpy()
-                points[i, mapped] = project(values, "pca", similarity, 0)[0]
-                shares, chance = kept_neighbours(values, points[i, mapped], similarity)
-                kept[i] = shares.mean() if len(shares) else np.nan
+        with opened.features.kept_open(epoch, (opened.items.name, opened.split)):
+            for i, ranked in enumerate(layers):
+                with contextlib.suppress(DataError, NumericError):
+                    if ranked.similarity == "hamming":
+                        continue
+                    similarity: Similarity = ranked.similarity  # type: ignore[assignment] # text from a file, checked there
+                    with opened.searches.reduced.opened(epoch, opened.split, ranked, None) as (features, _):
+                        values = torch.as_tensor(features.values)[torch.from_numpy(rows[mapped])].cpu().numpy()
+                    points[i, mapped] = project(values, "pca", similarity, 0)[0]
+                    shares, chance = kept_neighbours(values, points[i, mapped], similarity)
+                    kept[i] = shares.mean() if len(shares) else np.nan
         return points, kept, chance
 
     points, kept, chances = zip(*map_in_threads(project_epoch, gallery_run.epochs), strict=True)

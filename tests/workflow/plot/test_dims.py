@@ -257,7 +257,7 @@ def test_layers_of_no_known_size_have_the_command(tmp_path: Path) -> None:
 
 
 def test_another_axis_is_refused() -> None:
-    with pytest.raises(UnknownNameError, match="unknown axis 'bits'. Did you mean 'bytes'"):
+    with pytest.raises(UnknownNameError, match="unknown --by 'bits'. Did you mean 'bytes'"):
         PlotOptions(by="bits")
 
 
