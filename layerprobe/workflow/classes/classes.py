@@ -36,7 +36,7 @@ from layerprobe.workflow.choose.choose_once import choice_to_take
 from layerprobe.workflow.classes.class_tables import classes_csv, confusions_csv
 from layerprobe.workflow.classes.nearest_items import (
     SplitLayer,
-    nearest_items,
+    nearest_by_layer,
     nearest_within_folds,
     require_searchable,
 )
@@ -102,12 +102,12 @@ def compare_classes(run: Run, request: ClassesRequest, listener: Listener) -> Co
         require_searchable(side, fitted_on)
     stored = pair.a.ranked_split.stored
     units = whole_units(run, _SPLIT, stored.labels, stored.ids, pair.cluster)
-    found = []
+    both = []
     with listener.task(f"classes of {run.name}", len(sides), "layers") as task:
         for side in sides:
-            found.append(nearest_within_folds(side, units) if pair.within_folds else nearest_items(side, fitted_on))
+            both.append(nearest_within_folds(side, units) if pair.within_folds else nearest_by_layer(side, fitted_on))
             task.advance()
-    compared = _compare(pair, (found[0], found[1]), request)
+    compared = _compare(pair, (both[0], both[1]), request)
     for path, text in ((request.csv, classes_csv(compared)), (request.confusions, confusions_csv(compared))):
         if path is not None:
             write_output(path, text.encode(errors="surrogateescape"))
@@ -187,27 +187,27 @@ def _named(layers: Sequence[RankedLayer]) -> str:
     return first_named([str(layer) for layer in layers])
 
 
-def _compare(pair: LayerPair, found: tuple[NearestItem, NearestItem], request: ClassesRequest) -> ComparedClasses:
+def _compare(pair: LayerPair, both: tuple[NearestItem, NearestItem], request: ClassesRequest) -> ComparedClasses:
     """Every number of the result, from the nearest items by both layers."""
     ranked_split, run = pair.a.ranked_split, pair.a.ranked_split.run
     names = _ClassNames(run.feature_head(ranked_split.epoch, _SPLIT).class_names)
     itself = run.ranks(ranked_split.epoch, _SPLIT).searched_itself
     searched_ids = run.feature_head(ranked_split.epoch, _SPLIT if itself else "gallery").ids
     ids = (ranked_split.stored.ids, ranked_split.stored.ids if pair.within_folds else searched_ids)
-    classes = _class_rows(found, names)
-    chance = chance_of_losing(found[0].hits - found[1].hits, found[0].labels)
+    classes = _class_rows(both, names)
+    chance = chance_of_losing(both[0].hits - both[1].hits, both[0].labels)
     return ComparedClasses(
         run.name,
         (ranked_split.epoch, pair.b.ranked_split.epoch),
         pair.a.ranked,
         pair.b.ranked,
-        len(found[0].labels),
+        len(both[0].labels),
         sort_classes(classes, request.order),
-        _confusions(found, names, ids),
-        _two_names(found, names),
+        _confusions(both, names, ids),
+        _two_names(both, names),
         verdict_text(classes, chance, _spoken_names(pair)),
         pair.within_folds,
-        (*pair.notes, *_notes(found, within_folds=pair.within_folds)),
+        (*pair.notes, *_notes(both, within_folds=pair.within_folds)),
     )
 
 
@@ -220,8 +220,8 @@ class _ClassNames:
         return self.names[label] if self.names else str(label)
 
 
-def _class_rows(found: tuple[NearestItem, NearestItem], names: _ClassNames) -> tuple[ComparedClass, ...]:
-    a, b, labels = found[0].hits, found[1].hits, found[0].labels
+def _class_rows(both: tuple[NearestItem, NearestItem], names: _ClassNames) -> tuple[ComparedClass, ...]:
+    a, b, labels = both[0].hits, both[1].hits, both[0].labels
     present, members, images = np.unique(labels, return_inverse=True, return_counts=True)
     recall_a, recall_b, differences = ((np.bincount(members, x) / images).tolist() for x in (a, b, a - b))
     counts, shrunk = paired_counts(a, b, labels), shrink_means(a - b, labels)
@@ -242,28 +242,28 @@ def _class_rows(found: tuple[NearestItem, NearestItem], names: _ClassNames) -> t
 
 
 def _confusions(
-    found: tuple[NearestItem, NearestItem], names: _ClassNames, ids: tuple[Sequence[str], Sequence[str]]
+    both: tuple[NearestItem, NearestItem], names: _ClassNames, ids: tuple[Sequence[str], Sequence[str]]
 ) -> tuple[Confusion, ...]:
     """The pairs that either layer confuses, the largest first.
 
     Args:
         ids: of the queries, and of the items that are searched.
     """
-    of_layers = [nearest.confusions() for nearest in found]
-    with_right = np.bincount(found[0].labels, found[0].right_items > 0)
+    of_layers = [nearest.confusions() for nearest in both]
+    with_right = np.bincount(both[0].labels, both[0].right_items > 0)
     none: NDArray[np.int64] = np.empty(0, np.int64)
     confusions = []
     for name, other in dict.fromkeys([*of_layers[0], *of_layers[1]]):
         a, b = (pairs.get((name, other), none) for pairs in of_layers)
         by_both = np.isin(a, b)
         examples = [(0, row) for row in (*a[by_both], *a[~by_both])] + [(1, row) for row in b[~np.isin(b, a)]]
-        pictures = [MistakenImage(ids[0][row], ids[1][found[side].rows[row]]) for side, row in examples[:_EXAMPLES]]
+        pictures = [MistakenImage(ids[0][row], ids[1][both[side].rows[row]]) for side, row in examples[:_EXAMPLES]]
         confusions.append(Confusion(names[name], names[other], int(with_right[name]), len(a), len(b), tuple(pictures)))
     return tuple(sorted(confusions, key=lambda x: (-x.count, -(x.a + x.b), x.name, x.nearest)))
 
 
-def _two_names(found: tuple[NearestItem, NearestItem], names: _ClassNames) -> tuple[TwoNames, ...]:
-    by_layer = {side: nearest.two_names() for side, nearest in zip("AB", found, strict=True)}
+def _two_names(both: tuple[NearestItem, NearestItem], names: _ClassNames) -> tuple[TwoNames, ...]:
+    by_layer = {side: nearest.two_names() for side, nearest in zip("AB", both, strict=True)}
     pairs = dict.fromkeys(pair for of_layer in by_layer.values() for pair in of_layer)
     return tuple(
         TwoNames((names[pair[0]], names[pair[1]]), tuple(side for side in by_layer if pair in by_layer[side]))
@@ -280,13 +280,13 @@ def verdict_text(classes: Sequence[ComparedClass], chance: ChanceOfLosing, layer
     lost = sum(x.difference < -EQUAL for x in classes)
     gained = sum(x.difference > EQUAL for x in classes)
     significant = [x.name for x in classes if x.p is not None and x.p < 0.05 and x.difference < 0]
-    explains = "does not explain" if chance.p < 0.025 else "explains"
+    by_chance = "more than chance alone would make lose" if chance.p < 0.025 else "as many may lose by chance"
     p = f"= {chance.p:.2g}" if chance.p > 0.001 else "= 0.001 at most"
     loss = f"the loss of {first_named(significant)} is" if significant else "the loss of no single class is"
     return (
         f"{lost:,} of {len(classes):,} classes lose by switching from {layers[1]} to {layers[0]}, and {gained:,} gain;"
-        f" chance alone {explains} so many losses ({chance.low:,} to {chance.high:,} would lose if switching"
-        f" did the same to every class, p {p}),"
+        f" {by_chance} ({chance.low:,} to {chance.high:,} would lose if switching"
+        f" did the same to every class, one-sided p {p}),"
         f" and {loss} significant (McNemar's exact tests, corrected by Holm for {len(classes):,} classes)."
     )
 
@@ -299,10 +299,10 @@ def _spoken_names(pair: LayerPair) -> tuple[str, str]:
     return tuple(reference_text(x.ranked_split.subject(x.ranked)) for x in (pair.a, pair.b))  # type: ignore[return-value] # two
 
 
-def _notes(found: tuple[NearestItem, NearestItem], *, within_folds: bool) -> list[str]:
+def _notes(both: tuple[NearestItem, NearestItem], *, within_folds: bool) -> list[str]:
     notes = ["both are searched within fifths of the classes, by maps fitted on the others"] if within_folds else []
-    if lone := int((found[0].right_items == 0).sum()):
+    if lone := int((both[0].right_items == 0).sum()):
         notes.append(f"without a right item to find, so misses and in no confusion: {lone:,} images")
-    if tied := int(np.any([(x.hits % 1) != 0 for x in found], axis=0).sum()):
+    if tied := int(np.any([(x.hits % 1) != 0 for x in both], axis=0).sum()):
         notes.append(f"right and wrong items tie for {tied:,} images: their classes have no interval and no p")
     return notes

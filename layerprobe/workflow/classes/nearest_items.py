@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from layerprobe.measure.analysis import Features, rank
+from layerprobe.measure.analysis import Features, item_counts, rank
 from layerprobe.measure.confusions import NearestItem
-from layerprobe.ranking.items import find_self_indices
-from layerprobe.ranking.neighbours import nearest_neighbours
-from layerprobe.ranking.relevance import relevance_of
+from layerprobe.measure.nearest import nearest_items
 from layerprobe.system.computing import with_float64
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.values.layers import RankedLayer
@@ -70,7 +67,7 @@ def require_searchable(layer: SplitLayer, fitted_on: str) -> None:
     layer.search(fitted_on).require_stored(layer.ranked)
 
 
-def nearest_items(layer: SplitLayer, fitted_on: str) -> NearestItem:
+def nearest_by_layer(layer: SplitLayer, fitted_on: str) -> NearestItem:
     """The nearest items by a layer, as the run's search finds them; hits are of the stored ranks, if any.
 
     Raises:
@@ -116,22 +113,7 @@ def nearest_within_folds(layer: SplitLayer, units: NDArray[np.int64]) -> Nearest
 def _nearest_item(
     queries: Features, gallery: Features | None, similarity: str, rules: SearchRules | None, hits: FloatArray
 ) -> NearestItem:
-    values = torch.as_tensor(queries.values)
-    gallery_ids = None if gallery is None else gallery.ids
-    gallery_labels = None if gallery is None else gallery.labels
-    nearest = nearest_neighbours(
-        values,
-        1,
-        None if gallery is None else torch.as_tensor(gallery.values),
-        similarity=similarity,  # type: ignore[arg-type] # text from a file, checked there
-        ids=queries.ids,
-        gallery_ids=gallery_ids,
-        rules=rules,
-        labels=queries.labels,
-        gallery_labels=gallery_labels,
-    )
-    size = None if gallery is None else len(gallery.labels)
-    self_indices = find_self_indices(len(queries.labels), queries.ids, size, gallery_ids)
-    right_items, _ = relevance_of(queries.labels, gallery_labels, self_indices, rules).counts()
-    searched_labels = queries.labels if gallery_labels is None else gallery_labels
-    return NearestItem(hits, nearest.indices[:, 0], right_items, queries.labels, searched_labels)
+    rows, _, _ = nearest_items(queries, gallery, similarity, 1, rules)
+    right_items, _ = item_counts(queries, gallery, rules)
+    searched_labels = queries.labels if gallery is None else gallery.labels
+    return NearestItem(hits, rows[:, 0], right_items, queries.labels, searched_labels)

@@ -183,7 +183,7 @@ def test_features_that_are_not_finite_are_refused_before_any_search(
     labels = labels_of("test")
     ids = [f"test{label}-{i}" for i, label in enumerate(labels)]
     store_ranks(run, {choosing_runs.FC6: np.ones(80), C2: None}, labels, ids=ids)
-    monkeypatch.setattr(module, "nearest_items", None)
+    monkeypatch.setattr(module, "nearest_by_layer", None)
     with pytest.raises(NumericError, match=re.escape(f"one, c2@max: {INVALID}")):
         compare(run, ("c2", "fc6"))
 
@@ -252,7 +252,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write_run(tmp_path / "cache", sizes=SIZES)
-    monkeypatch.setattr(module, "nearest_items", None)
+    monkeypatch.setattr(module, "nearest_by_layer", None)
     with pytest.raises(LayerprobeError, match="cannot be written as '.txt'"):
         compare(run, csv=tmp_path / "classes.txt")
 
@@ -339,7 +339,7 @@ def test_the_verdict_is_one_sentence() -> None:
     chance = SimpleNamespace(low=0, high=1, p=0.001)
     text = verdict_text(rows, chance, ("a", "b"))  # type: ignore[arg-type] # what it reads of them
     assert text == (
-        "2 of 3 classes lose by switching from b to a, and 1 gain; chance alone does not explain so many losses (0 to 1"
-        " would lose if switching did the same to every class, p = 0.001 at most), and the loss of c0 is significant"
-        " (McNemar's exact tests, corrected by Holm for 3 classes)."
+        "2 of 3 classes lose by switching from b to a, and 1 gain; more than chance alone would make lose (0 to 1"
+        " would lose if switching did the same to every class, one-sided p = 0.001 at most), and the loss of c0 is"
+        " significant (McNemar's exact tests, corrected by Holm for 3 classes)."
     )
