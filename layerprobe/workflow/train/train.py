@@ -229,7 +229,7 @@ def train(request: TrainRequest, listener: Listener, tracking: Tracking = untrac
     if request.fresh and run.exists():
         with locked(run):
             listener.say(f"{run.name}: the old run is now {set_aside(run).name}")
-    with tracking(run, recipe.as_dict()) as trackers, locked(run), stoppable() as stop:
+    with locked(run), stoppable() as stop:
         run.remove_leftovers()
         if run.exists():
             _require_same_recipe(run, recipe, built)
@@ -237,7 +237,12 @@ def train(request: TrainRequest, listener: Listener, tracking: Tracking = untrac
             _resume(run, request, built, listener)
         else:
             _begin(run, request, built)
-        with _failure_recorded(run, built, stop), request.launch.causes_told():
+        # What refuses the run comes first: a tracker begins anew.
+        with (
+            tracking(run, recipe.as_dict()) as trackers,
+            _failure_recorded(run, built, stop),
+            request.launch.causes_told(),
+        ):
             _train_epochs(run, request, built, listener, stop, trackers)
             if request.probe is not None and record is not None:
                 require_measured(run, [epoch for epoch in damaged if epoch < record.epochs_done])

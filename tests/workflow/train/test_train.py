@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import PIL.Image
@@ -120,6 +121,15 @@ def test_a_finished_run_is_not_the_run_of_other_images(
     next(images.glob("*/*.png")).unlink()
     with pytest.raises(RecipeError, match=f"has the images in {moved}, and those in {images} are others"):
         train(request, Silent())
+
+
+@pytest.mark.usefixtures("run")
+def test_a_training_that_is_refused_begins_no_tracker(request_for: Requests) -> None:
+    def tracking(run: Run, recipe: object) -> NoReturn:
+        raise AssertionError(f"{run.name} is tracked")
+
+    with pytest.raises(RecipeError, match="another recipe"):
+        train(request_for("train.learning_rate=0.1"), Silent(), tracking)
 
 
 @pytest.mark.usefixtures("run")
