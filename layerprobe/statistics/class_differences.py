@@ -156,7 +156,6 @@ class ChanceOfLosing:
         p: one-sided, that as many lose as do.
     """
 
-    mean: float
     low: int
     high: int
     p: float
@@ -181,4 +180,4 @@ def chance_of_losing(differences: FloatArray, classes: NDArray[np.integer], *, s
         numbers[draw] = (np.add.reduceat(rng.permutation(ordered), starts) < -EQUAL).sum()
     low, high = np.quantile(numbers, (0.025, 0.975), method="inverted_cdf").tolist()
     reached = int((numbers >= lose).sum())
-    return ChanceOfLosing(float(numbers.mean()), int(low), int(high), (1 + reached) / (1 + _DRAWS))
+    return ChanceOfLosing(int(low), int(high), (1 + reached) / (1 + _DRAWS))

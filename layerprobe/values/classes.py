@@ -24,9 +24,10 @@ class ComparedClass:
         difference: a - b.
         interval: of the difference, over other images of the class; None with fewer than 10, and where ties leave the
             hit of one undecided.
-        p: two-sided, that the layers are alike for the class, corrected for all classes; None where ties leave an image
-            undecided.
-        shrunk: the difference, shrunk towards that of all classes; None where that cannot be estimated.
+        p: two-sided, that the layers are alike for the class, corrected for all classes that are tested; None where
+            ties leave an image undecided.
+        shrunk: the difference, shrunk towards that of all classes; None where that cannot be estimated. All three are
+            None for a class of whose images none has a right item to find.
     """
 
     name: str

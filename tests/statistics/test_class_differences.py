@@ -127,7 +127,6 @@ def test_without_a_spread_to_estimate_nothing_is_shrunk(values: list[list[float]
 def test_how_many_classes_lose_by_chance() -> None:
     # two classes of two: the losses meet in one class in 1 of 3 pairings, and then it alone loses
     found = chance_of_losing(np.array([-1.0, 1, -1, 1]), np.array([0, 0, 1, 1]))
-    assert found.mean == pytest.approx(1 / 3, abs=0.05)
     assert (found.low, found.high, found.p) == (0, 1, 1.0)  # none loses, which is reached always
 
 
@@ -140,4 +139,4 @@ def test_losses_that_meet_in_few_classes_lose_more_than_chance() -> None:
 
 def test_equal_differences_leave_nothing_to_chance() -> None:
     found = chance_of_losing(np.full(6, -1.0), np.repeat([0, 1, 2], 2))
-    assert (found.mean, found.low, found.high, found.p) == (3, 3, 3, 1)
+    assert (found.low, found.high, found.p) == (3, 3, 1)

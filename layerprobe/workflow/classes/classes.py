@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -195,7 +196,10 @@ def _compare(pair: LayerPair, both: tuple[NearestItem, NearestItem], request: Cl
     searched_ids = run.feature_head(ranked_split.epoch, _SPLIT if itself else "gallery").ids
     ids = (ranked_split.stored.ids, ranked_split.stored.ids if pair.within_folds else searched_ids)
     classes = _class_rows(both, names)
-    chance = chance_of_losing(both[0].hits - both[1].hits, both[0].labels)
+    # The others cannot lose.
+    has_right_item, labels = both[0].right_items > 0, both[0].labels
+    chance = chance_of_losing((both[0].hits - both[1].hits)[has_right_item], labels[has_right_item])
+    searchable = {names[label] for label in np.unique(labels[has_right_item]).tolist()}
     return ComparedClasses(
         run.name,
         (ranked_split.epoch, pair.b.ranked_split.epoch),
@@ -205,7 +209,7 @@ def _compare(pair: LayerPair, both: tuple[NearestItem, NearestItem], request: Cl
         sort_classes(classes, request.order),
         _confusions(both, names, ids),
         _two_names(both, names),
-        verdict_text(classes, chance, _spoken_names(pair)),
+        verdict_text([x for x in classes if x.name in searchable], chance, _spoken_names(pair)),
         pair.within_folds,
         (*pair.notes, *_notes(both, within_folds=pair.within_folds)),
     )
@@ -224,19 +228,15 @@ def _class_rows(both: tuple[NearestItem, NearestItem], names: _ClassNames) -> tu
     a, b, labels = both[0].hits, both[1].hits, both[0].labels
     present, members, images = np.unique(labels, return_inverse=True, return_counts=True)
     recall_a, recall_b, differences = ((np.bincount(members, x) / images).tolist() for x in (a, b, a - b))
-    counts, shrunk = paired_counts(a, b, labels), shrink_means(a - b, labels)
+    is_searchable = np.bincount(members, both[0].right_items > 0) > 0
+    rows = is_searchable[members]
+    counts, shrunk = paired_counts(a[rows], b[rows], labels[rows]), shrink_means((a - b)[rows], labels[rows])
+    shrunk_means = itertools.repeat(None) if shrunk is None else shrunk.tolist()
+    estimates = iter(zip(paired_intervals(counts), holm(sign_tests(counts)), shrunk_means, strict=False))
     return tuple(
-        ComparedClass(names[label], *numbers)
-        for label, *numbers in zip(
-            present.tolist(),
-            images.tolist(),
-            recall_a,
-            recall_b,
-            differences,
-            paired_intervals(counts),
-            holm(sign_tests(counts)),
-            [None] * len(present) if shrunk is None else shrunk.tolist(),
-            strict=True,
+        ComparedClass(names[label], *numbers, *(next(estimates) if has_right_item else ()))
+        for label, *numbers, has_right_item in zip(
+            present.tolist(), images.tolist(), recall_a, recall_b, differences, is_searchable.tolist(), strict=True
         )
     )
 
@@ -275,19 +275,26 @@ def verdict_text(classes: Sequence[ComparedClass], chance: ChanceOfLosing, layer
     """`41 of 350 classes lose by switching from output to blocks.6.0, 190 gain; ...`, in one sentence.
 
     Args:
+        classes: those of which an image has a right item to find.
         layers: names of a and b.
     """
+    tested = sum(x.p is not None for x in classes)
     lost = sum(x.difference < -EQUAL for x in classes)
     gained = sum(x.difference > EQUAL for x in classes)
     significant = [x.name for x in classes if x.p is not None and x.p < 0.05 and x.difference < 0]
     by_chance = "more than chance alone would make lose" if chance.p < 0.025 else "as many may lose by chance"
-    p = f"= {chance.p:.2g}" if chance.p > 0.001 else "= 0.001 at most"
+    p = f"= {chance.p:.2g}" if chance.p > 0.001 else "≤ 0.001"
     loss = f"the loss of {first_named(significant)} is" if significant else "the loss of no single class is"
+    tests = f"McNemar's exact tests, corrected by Holm for {tested:,} classes"
+    if tested < len(classes):
+        untested = len(classes) - tested
+        tests += f"; {untested:,} {'has' if untested == 1 else 'have'} ties and no test"
+    singly = f"{loss} significant ({tests})" if tested else "no class is tested, as right and wrong items tie in each"
     return (
         f"{lost:,} of {len(classes):,} classes lose by switching from {layers[1]} to {layers[0]}, and {gained:,} gain;"
         f" {by_chance} ({chance.low:,} to {chance.high:,} would lose if switching"
         f" did the same to every class, one-sided p {p}),"
-        f" and {loss} significant (McNemar's exact tests, corrected by Holm for {len(classes):,} classes)."
+        f" and {singly}."
     )
 
 
@@ -302,7 +309,10 @@ def _spoken_names(pair: LayerPair) -> tuple[str, str]:
 def _notes(both: tuple[NearestItem, NearestItem], *, within_folds: bool) -> list[str]:
     notes = ["both are searched within fifths of the classes, by maps fitted on the others"] if within_folds else []
     if lone := int((both[0].right_items == 0).sum()):
-        notes.append(f"without a right item to find, so misses and in no confusion: {lone:,} images")
-    if tied := int(np.any([(x.hits % 1) != 0 for x in both], axis=0).sum()):
-        notes.append(f"right and wrong items tie for {tied:,} images: their classes have no interval and no p")
+        notes.append(f"without a right item to find, so misses and in no confusion: {lone:,} image{'s' * (lone != 1)}")
+    is_tied = np.any([(x.hits % 1) != 0 for x in both], axis=0)
+    if tied := int(is_tied.sum()):
+        classes = len(np.unique(both[0].labels[is_tied]))
+        images = f"{tied:,} images of {classes:,} classes"
+        notes.append(f"right and wrong items tie for {images}, which have no interval and no p")
     return notes

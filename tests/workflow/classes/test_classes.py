@@ -86,6 +86,7 @@ def require_equal(compared: ComparedClasses, a: list[Found], b: list[Found], lab
     names = sorted(set(labels.tolist()))
     differences = []
     p: list[float | None] = []
+    searchable: list[str] = []
     for name in names:
         (row,) = [x for x in compared.classes if x.name == str(name)]
         rows = np.flatnonzero(labels == name).tolist()
@@ -96,6 +97,12 @@ def require_equal(compared: ComparedClasses, a: list[Found], b: list[Found], lab
         differences.append([a[i].hit - b[i].hit for i in rows])
         hits = [(a[i].hit, b[i].hit) for i in rows]
         table = [hits.count(pair) for pair in ((1, 1), (1, 0), (0, 1), (0, 0))]
+        if not any(a[i].right for i in rows):
+            assert (row.interval, row.p, row.shrunk) == (None, None, None)
+            differences.pop()
+            p.append(None)
+            continue
+        searchable.append(str(name))
         if sum(table) < len(rows):
             assert (row.interval, row.p) == (None, None)
             p.append(None)
@@ -109,7 +116,9 @@ def require_equal(compared: ComparedClasses, a: list[Found], b: list[Found], lab
             assert row.interval is None
     by_name = {x.name: x for x in compared.classes}
     assert [by_name[str(x)].p for x in names] == pytest.approx(holm(p), nan_ok=True, abs=1e-12)
-    assert [by_name[str(x)].shrunk for x in names] == pytest.approx(shrunk_by_hand(differences), abs=1e-9)
+    assert [by_name[name].shrunk for name in searchable] == pytest.approx(shrunk_by_hand(differences), abs=1e-9)
+    lose = sum(by_name[name].difference < 0 for name in searchable)
+    assert compared.verdict.startswith(f"{lose} of {len(searchable)} classes lose")
     pairs: dict[tuple[str, str], list[list[int]]] = {}
     for side, found in enumerate((a, b)):
         for i, x in enumerate(found):
@@ -159,8 +168,20 @@ def test_layers_of_two_epochs_are_compared(tmp_path: Path) -> None:
 
 def test_notes_say_what_is_left_out(tmp_path: Path) -> None:
     notes = compare(write_run(tmp_path, sizes=SIZES)).notes
-    assert notes[0] == "without a right item to find, so misses and in no confusion: 1 images"
+    assert notes[0] == "without a right item to find, so misses and in no confusion: 1 image"
     assert notes[1].startswith("right and wrong items tie for ")
+
+
+def test_chance_deals_no_difference_to_images_that_cannot_lose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dealt = list[int]()
+
+    def chance(differences: NDArray[np.float64], classes: NDArray[np.int64]) -> SimpleNamespace:
+        dealt.extend((len(differences), len(np.unique(classes))))
+        return SimpleNamespace(low=0, high=1, p=1.0)
+
+    monkeypatch.setattr(module, "chance_of_losing", chance)
+    compare(write_run(tmp_path, sizes={"test": [1, 12, 5, 1, 20, 1]}))
+    assert dealt == [37, 3]
 
 
 def test_a_collapsed_layer_has_no_confusion(tmp_path: Path) -> None:
@@ -173,7 +194,8 @@ def test_a_collapsed_layer_has_no_confusion(tmp_path: Path) -> None:
     # 3 of 79 tied items are right
     assert [x.b for x in compared.classes] == pytest.approx([3 / 79] * 20)
     assert {x.p for x in compared.classes} == {None}
-    assert compared.notes == ("right and wrong items tie for 80 images: their classes have no interval and no p",)
+    assert compared.notes == ("right and wrong items tie for 80 images of 20 classes, which have no interval and no p",)
+    assert compared.verdict.endswith(", and no class is tested, as right and wrong items tie in each.")
 
 
 def test_features_that_are_not_finite_are_refused_before_any_search(
@@ -340,6 +362,9 @@ def test_the_verdict_is_one_sentence() -> None:
     text = verdict_text(rows, chance, ("a", "b"))  # type: ignore[arg-type] # what it reads of them
     assert text == (
         "2 of 3 classes lose by switching from b to a, and 1 gain; more than chance alone would make lose (0 to 1"
-        " would lose if switching did the same to every class, one-sided p = 0.001 at most), and the loss of c0 is"
-        " significant (McNemar's exact tests, corrected by Holm for 3 classes)."
+        " would lose if switching did the same to every class, one-sided p ≤ 0.001), and the loss of c0 is significant"
+        " (McNemar's exact tests, corrected by Holm for 3 classes)."
     )
+    rows[2].p = None
+    text = verdict_text(rows, chance, ("a", "b"))  # type: ignore[arg-type] # what it reads of them
+    assert text.endswith("corrected by Holm for 2 classes; 1 has ties and no test).")
