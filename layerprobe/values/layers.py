@@ -141,6 +141,10 @@ class RankedLayer:
         """With the similarity: `pool5.3@max/l2+pca:64+l2~cosine`."""
         return f"{self}~{self.similarity}"
 
+    def name(self, similarity: str) -> str:
+        """With the similarity unless that is the run's; hamming, the only one of bits, is omitted."""
+        return str(self) if self.similarity in (similarity, "hamming") else self.full_name
+
 
 def layer_names(rows: Iterable[RankedLayer]) -> list[str]:
     """The name of each row, with its similarity where rows differ in it; hamming, the only one of bits, is omitted."""

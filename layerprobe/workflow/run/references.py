@@ -222,7 +222,7 @@ class RankedSplit:
 
     def name(self, ranked: RankedLayer) -> str:
         """The layer, with its similarity unless that is the run's."""
-        return str(ranked) if ranked.similarity in (self.similarity, "hamming") else ranked.full_name
+        return ranked.name(self.similarity)
 
 
 def open_ranked_split(run: Run, epoch: int | None, split: str) -> RankedSplit:

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from layerprobe.trackers.tracker import Trackers
-from layerprobe.values.layers import names_by_layer
 from layerprobe.values.scores import SEEN, UNSEEN, Score
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.training_log import logged_losses
@@ -23,23 +22,30 @@ def untracked(run: Run, recipe: Mapping[str, Mapping[str, Any]]) -> Iterator[Tra
     yield Trackers((), run.name, recipe, print)
 
 
-def numbers_of(scores: Sequence[Score]) -> dict[str, float]:
-    """The values of scores of one epoch by their names in trackers, `test_R@1/layer3@avg`."""
-    names = names_by_layer(score.ranked for score in scores)
-    return {f"{x.split}_{x.metric}/{names[x.ranked]}": x.value for x in scores if x.value is not None}
+def numbers_of(scores: Sequence[Score], similarity: str) -> dict[str, float]:
+    """The values of scores of one epoch by their names in trackers, `test_R@1/layer3@avg`.
+
+    Args:
+        similarity: the run's, which names omit, whatever else is measured at this epoch.
+    """
+    return {f"{x.split}_{x.metric}/{x.ranked.name(similarity)}": x.value for x in scores if x.value is not None}
 
 
-def gaps_of(scores: Sequence[Score]) -> dict[str, float]:
+def gaps_of(scores: Sequence[Score], similarity: str) -> dict[str, float]:
     """R@1 on train - R@1 on test of the layers of one epoch, as `plot gap` draws it: `gap_R@1/layer3@avg`."""
-    names = names_by_layer(score.ranked for score in scores)
     values = {(x.split, x.ranked): x.value for x in scores if x.metric == "R@1" and x.value is not None}
     layers = [ranked for split, ranked in values if split == SEEN and (UNSEEN, ranked) in values]
-    return {f"gap_R@1/{names[ranked]}": values[SEEN, ranked] - values[UNSEEN, ranked] for ranked in layers}
+    return {f"gap_R@1/{ranked.name(similarity)}": values[SEEN, ranked] - values[UNSEEN, ranked] for ranked in layers}
 
 
-def log_epoch(trackers: Trackers, epoch: int, scores: Sequence[Score], loss: float | None = None) -> None:
+def log_epoch(trackers: Trackers, run: Run, epoch: int, scores: Sequence[Score], *, loss: float | None = None) -> None:
     """Log the scores of an epoch, and its loss if it has been trained."""
-    numbers = {**({} if loss is None else {"loss": loss}), **numbers_of(scores), **gaps_of(scores)}
+    if not trackers:
+        return
+    similarity = run.read().similarity
+    numbers = {**numbers_of(scores, similarity), **gaps_of(scores, similarity)}
+    if loss is not None:
+        numbers["loss"] = loss
     if numbers:
         trackers.log(numbers, epoch)
 
@@ -53,4 +59,4 @@ def log_epochs(trackers: Trackers, run: Run) -> None:
     for score in run.scores() if run.has_scores else ():
         scores.setdefault(score.epoch, []).append(score)
     for epoch in sorted({*losses, *scores}):
-        log_epoch(trackers, epoch, scores.get(epoch, ()), losses.get(epoch))
+        log_epoch(trackers, run, epoch, scores.get(epoch, ()), loss=losses.get(epoch))

@@ -494,7 +494,7 @@ def _train_epochs(  # noqa: PLR0913 - a training, and all that follows it
                 f"epoch {result.epoch}/{trainer.plan.epochs}: loss {result.loss:.4f},"
                 f" {result.images / result.seconds:.0f} images/s, learning rate {result.learning_rate:g}"
             )
-            log_epoch(trackers, result.epoch, measure_and_tidy([result.epoch]), result.loss)
+            log_epoch(trackers, run, result.epoch, measure_and_tidy([result.epoch]), loss=result.loss)
             request.launch.call(None)  # the other processes go on to the next epoch
     if trainer.epoch < trainer.plan.epochs:
         stop.raise_if_asked(_stop_message(run, built))

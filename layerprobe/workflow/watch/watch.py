@@ -267,7 +267,7 @@ class Watch:
         training.epoch, training.ended = epoch, time.perf_counter()
         if self._finish is None:
             self._finish = weakref.finalize(self, finish, training.run, mark_watched(training.run), os.getpid())
-        return numbers_of(measured.results.scores)
+        return numbers_of(measured.results.scores, training.epochs.ranked.similarity)
 
     def close(self) -> None:
         """Record the run as finished, as the end of the process does, and give the trackers its figures and page."""
@@ -394,7 +394,7 @@ class Watch:
             self._trackers = Trackers(self._log, run.name, run.read().recipe, _say)
             log_epochs(self._trackers, run)
         else:
-            log_epoch(self._trackers, epoch, scores)
+            log_epoch(self._trackers, run, epoch, scores)
 
     def _print_epoch(
         self, training: _Training, measured: MeasuredEpoch, epoch: int, began: float, seconds: float

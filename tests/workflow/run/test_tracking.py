@@ -26,26 +26,40 @@ def scores_of(folder: Path, *epochs: int) -> list[Score]:
 
 
 def test_a_number_is_named_by_split_metric_and_layer(tmp_path: Path) -> None:
-    assert numbers_of(scores_of(tmp_path, 0)) == {"train_R@1/fc6": 10 / 24, "test_R@1/fc6": 4 / 24}
+    assert numbers_of(scores_of(tmp_path, 0), "cosine") == {"train_R@1/fc6": 10 / 24, "test_R@1/fc6": 4 / 24}
 
 
 def test_the_gap_is_train_less_test_of_layers_that_have_both(tmp_path: Path) -> None:
     scores = scores_of(tmp_path, 0)
     alone = replace(scores[0], ranked=POOL5)
-    assert gaps_of([*scores, alone]) == {"gap_R@1/fc6": pytest.approx(6 / 24)}
+    assert gaps_of([*scores, alone], "cosine") == {"gap_R@1/fc6": pytest.approx(6 / 24)}
 
 
 def test_a_score_without_a_value_is_no_number(tmp_path: Path) -> None:
     train, test = scores_of(tmp_path, 0)
     invalid = replace(test, value=None, interval=None)
-    assert numbers_of([train, invalid]) == {"train_R@1/fc6": 10 / 24}
-    assert gaps_of([train, invalid]) == {}
+    assert numbers_of([train, invalid], "cosine") == {"train_R@1/fc6": 10 / 24}
+    assert gaps_of([train, invalid], "cosine") == {}
 
 
-def test_two_similarities_of_a_layer_are_two_numbers(tmp_path: Path) -> None:
-    train, _ = scores_of(tmp_path, 0)
-    by_dot = replace(with_layer(train, similarity="dot"), value=0.5)
-    assert numbers_of([train, by_dot]) == {"train_R@1/fc6~cosine": 10 / 24, "train_R@1/fc6~dot": 0.5}
+def test_another_similarity_than_the_runs_is_named(tmp_path: Path) -> None:
+    train, test = scores_of(tmp_path, 0)
+    values = ((train, 0.5), (test, 0.25))
+    by_dot = [replace(with_layer(score, similarity="dot"), value=value) for score, value in values]
+    assert numbers_of([train, by_dot[0]], "cosine") == {"train_R@1/fc6": 10 / 24, "train_R@1/fc6~dot": 0.5}
+    assert gaps_of(by_dot, "cosine") == {"gap_R@1/fc6~dot": 0.25}
+    assert gaps_of(by_dot, "dot") == {"gap_R@1/fc6": 0.25}
+
+
+def test_a_layer_keeps_its_name_where_one_epoch_has_another_similarity(tmp_path: Path, tracker_calls: Calls) -> None:
+    run, by_distance = Run(tmp_path / "cache" / "tracked"), replace(FC6, similarity="euclidean")
+    both = {FC6: first_hit(4), by_distance: first_hit(6)}
+    written(run, stored(run, 0, "test", {FC6: first_hit(3)}), stored(run, 2, "test", both))
+    log_epochs(Trackers(["kept"], "tracked", {}, print), run)
+    assert tracker_calls[1:] == [
+        ("log", 0, {"test_R@1/fc6": 3 / 24}),
+        ("log", 2, {"test_R@1/fc6": 4 / 24, "test_R@1/fc6~euclidean": 6 / 24}),
+    ]
 
 
 def test_every_stored_epoch_is_logged_with_its_loss(tmp_path: Path, tracker_calls: Calls) -> None:
