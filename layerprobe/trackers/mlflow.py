@@ -52,6 +52,6 @@ class MLflow:
         """Keep a file as an artifact."""
         self._client.log_artifact(self._run, str(file))
 
-    def close(self) -> None:
-        """Record the run as finished."""
-        self._client.set_terminated(self._run)
+    def close(self, *, failed: bool) -> None:
+        """Record the run as finished or failed."""
+        self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")

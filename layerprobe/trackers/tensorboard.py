@@ -47,7 +47,7 @@ class TensorBoard:
         """Copy a file beside the event files."""
         shutil.copy(file, self._folder)
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:  # noqa: ARG002 - it has no state of a run
         """Write what is left."""
         self._writer.close()
 

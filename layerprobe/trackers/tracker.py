@@ -1,4 +1,4 @@
-"""What trackers are given; one that fails is told in a line, and never ends what is tracked."""
+"""What trackers are given; one that fails is reported in a line, and never ends what is tracked."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Tracker(Protocol):
     def log_file(self, file: Path) -> None:
         """Keep a copy of a file."""
 
-    def close(self) -> None:
-        """End the run."""
+    def close(self, *, failed: bool) -> None:
+        """End the run, whose work has failed or been interrupted, or is done."""
 
 
 def require_trackers(names: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ def _adapter(name: str) -> tuple[type[Tracker], str]:
 
 
 class Trackers:
-    """The trackers of a run. One that raises is told in a line, and is given nothing more.
+    """The trackers of a run. One that raises is reported in a line, and is given nothing more.
 
     Args:
         names: `KIND[:WHERE]` of each.
@@ -95,9 +95,9 @@ class Trackers:
         """Keep a copy of a file."""
         self._call(lambda tracker: tracker.log_file(file))
 
-    def close(self) -> None:
-        """End the run."""
-        self._call(lambda tracker: tracker.close())
+    def close(self, *, failed: bool) -> None:
+        """End the run, whose work has failed or been interrupted, or is done."""
+        self._call(lambda tracker: tracker.close(failed=failed))
         self._trackers.clear()
 
     def _call(self, call: Callable[[Tracker], None]) -> None:

@@ -40,7 +40,7 @@ class Trackio:
         """Keep a file as an artifact."""
         self._run.log_artifact(file, type=file.stem)
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:  # noqa: ARG002 - it has no state of a run
         """Write what is left."""
         with _faults_raised():
             self._run.finish()

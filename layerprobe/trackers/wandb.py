@@ -43,9 +43,9 @@ class WandB:
         """Keep a file as an artifact."""
         self._run.log_artifact(str(file), type=file.stem)
 
-    def close(self) -> None:
-        """Send what is left."""
-        self._run.finish()
+    def close(self, *, failed: bool) -> None:
+        """Send what is left, and record the run as finished or failed."""
+        self._run.finish(exit_code=int(failed))
 
 
 def _package() -> ModuleType:

@@ -340,7 +340,8 @@ def test_train_and_probe_log_and_print_results_alone_on_stdout(
     code, out, err = layerprobe(*words, "--log", "kept:there", "--log", "raising")
     assert (code, out) == (0, "cache/tiny\n")
     assert err.count("--log raising: nothing more is logged there: no network") == 1
-    assert [call[:2] for call in tracker_calls] == [("begin", "there"), ("log", 1), ("figure", "loss"), ("close",)]
+    expected = [("begin", "there"), ("log", 1), ("figure", "loss"), ("close", "finished")]
+    assert [call[:2] for call in tracker_calls] == expected
     tracker_calls.clear()
     code, out, _ = layerprobe(
         "probe", "tiny", "--layers", "fc6", "--k", "1", "--log", "kept", "--log", "raising", "--json"

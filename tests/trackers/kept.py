@@ -32,8 +32,8 @@ class Kept:
     def log_file(self, file: Path) -> None:
         self.calls.append(("file", file.name, file.read_text()[:15]))
 
-    def close(self) -> None:
-        self.calls.append(("close",))
+    def close(self, *, failed: bool) -> None:
+        self.calls.append(("close", "failed" if failed else "finished"))
 
 
 class Raising:
@@ -58,7 +58,7 @@ class Raising:
     def log_file(self, file: Path) -> None:
         self._raise()
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         self._raise()
 
     def _raise(self) -> NoReturn:

@@ -10,8 +10,8 @@ from PIL import Image
 from layerprobe.trackers.tracker import Trackers
 
 
-def log_all(name: str, folder: Path, say: Callable[[str], None] = print) -> None:
-    """Log two epochs, a figure of 4 x 2 red pixels and a page to a tracker."""
+def log_all(name: str, folder: Path, say: Callable[[str], None] = print, *, failed: bool = False) -> None:
+    """Log two epochs, a figure of 4 x 2 red pixels and a page to a tracker of a run that ends well or has failed."""
     figure, page = folder / "layers.png", folder / "report.html"
     Image.new("RGB", (4, 2), (255, 0, 0)).save(figure)
     page.write_text("<html>")
@@ -20,4 +20,4 @@ def log_all(name: str, folder: Path, say: Callable[[str], None] = print) -> None
     trackers.log({"test_R@1/fc6@max": 0.5, "loss": 2.0}, 1)
     trackers.log_figure("layers", figure, 1)
     trackers.log_file(page)
-    trackers.close()
+    trackers.close(failed=failed)

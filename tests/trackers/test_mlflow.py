@@ -24,6 +24,14 @@ def test_the_local_store_has_numbers_figure_page_and_recipe(tmp_path: Path, monk
     assert files == ["figures", "report.html", "figures/layers.png"]
 
 
+def test_a_run_that_failed_is_recorded_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    log_all("mlflow:sqlite:///failed.db", tmp_path, pytest.fail, failed=True)
+    client = mlflow.MlflowClient("sqlite:///failed.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("layerprobe").experiment_id])
+    assert run.info.status == "FAILED"
+
+
 def test_a_server_that_does_not_answer_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("urllib.request.getproxies", dict)
     lines: list[str] = []

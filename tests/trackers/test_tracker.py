@@ -20,9 +20,9 @@ CONFIG: Mapping[str, Mapping[str, object]] = {"train": {"epochs": 2}, "net": {"n
 def test_a_tracker_gets_place_run_recipe_and_numbers(tracker_calls: Calls) -> None:
     trackers = Trackers(["kept:a:b"], "mine", CONFIG, print)
     trackers.log({"loss": 0.5}, 1)
-    trackers.close()
+    trackers.close(failed=True)
     begun = ("begin", "a:b", "mine", {"train.epochs": 2, "net.name": "lenet"})
-    assert tracker_calls == [begun, ("log", 1, {"loss": 0.5}), ("close",)]
+    assert tracker_calls == [begun, ("log", 1, {"loss": 0.5}), ("close", "failed")]
 
 
 def test_without_a_place_a_tracker_takes_its_default(tracker_calls: Calls) -> None:
@@ -43,7 +43,7 @@ def test_one_that_raises_is_told_in_one_line_and_left_out(
     trackers = Trackers([name, "kept"], "mine", {}, lines.append)
     for epoch in (0, 1):
         trackers.log({"loss": 0.5}, epoch)
-    trackers.close()
+    trackers.close(failed=False)
     assert lines == [f"--log {name}: nothing more is logged there: no network"]
     assert Raising.count == 1
     assert [call[0] for call in tracker_calls] == ["begin", "log", "log", "close"]

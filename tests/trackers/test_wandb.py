@@ -16,7 +16,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from tests.trackers.material import log_all
-log_all("wandb:project", Path.cwd(), sys.exit)
+log_all("wandb:project", Path.cwd(), sys.exit, failed=FAILED)
 """
 BLOCK, HEAD = 32768, 7  # bytes
 
@@ -38,17 +38,29 @@ def records(path: Path) -> Iterator[Any]:
             chunk = b""
 
 
-def test_an_offline_run_has_numbers_figure_page_and_recipe(tmp_path: Path) -> None:
-    folders = {f"WANDB_{kind}DIR": str(tmp_path / "wandb") for kind in ("", "DATA_", "CACHE_", "CONFIG_")}
+def offline_run(folder: Path, *, failed: bool) -> tuple[Path, dict[str, list[Any]]]:
+    """The .wandb file of a run, and its records by kind."""
+    folders = {f"WANDB_{kind}DIR": str(folder / "wandb") for kind in ("", "DATA_", "CACHE_", "CONFIG_")}
     environment = {**os.environ, **folders, "WANDB_MODE": "offline", "PYTHONPATH": str(Path(__file__).parents[2])}
-    (tmp_path / "wandb").mkdir()
-    done = run_python(PROGRAM, folder=tmp_path, environment=environment)
+    (folder / "wandb").mkdir()
+    done = run_python(PROGRAM.replace("FAILED", str(failed)), folder=folder, environment=environment)
     assert done.returncode == 0, done.stderr
-    (path,) = (tmp_path / "wandb").rglob("offline-run-*/*.wandb")
+    (path,) = (folder / "wandb").rglob("offline-run-*/*.wandb")
     by_kind: dict[str, list[Any]] = {}
     for record in records(path):
         kind = record.WhichOneof("record_type")
         by_kind.setdefault(kind, []).append(getattr(record, kind))
+    return path, by_kind
+
+
+def test_a_run_that_failed_has_exit_code_1(tmp_path: Path) -> None:
+    _, by_kind = offline_run(tmp_path, failed=True)
+    assert [record.exit_code for record in by_kind["exit"]] == [1]
+
+
+def test_an_offline_run_has_numbers_figure_page_and_recipe(tmp_path: Path) -> None:
+    path, by_kind = offline_run(tmp_path, failed=False)
+    assert [record.exit_code for record in by_kind["exit"]] == [0]
     (run,), (artifact,) = by_kind["run"], by_kind["artifact"]
     config = {item.key: json.loads(item.value_json) for item in run.config.update}
     assert (run.project, run.display_name) == ("project", "mine")

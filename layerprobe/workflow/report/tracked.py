@@ -29,12 +29,13 @@ def tracked(
         names: `KIND[:WHERE]` of each.
         say: shows a line.
     """
-    trackers = Trackers(names, run.name, recipe, say)
+    trackers, failed = Trackers(names, run.name, recipe, say), True
     try:
         yield trackers
+        failed = False
         log_artefacts(trackers, run, say)
     finally:
-        trackers.close()
+        trackers.close(failed=failed)
 
 
 def log_artefacts(trackers: Trackers, run: Run, say: Callable[[str], None]) -> None:

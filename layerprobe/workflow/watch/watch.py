@@ -278,7 +278,7 @@ class Watch:
 
             with keep_random_state():
                 log_artefacts(self._trackers, self._training.run, _say)
-                self._trackers.close()
+                self._trackers.close(failed=False)
 
     def lightning(self, network: str | None = None) -> Callback:
         """A callback for Lightning's Trainer: measures before training and at the end of each epoch.

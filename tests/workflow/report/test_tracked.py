@@ -41,7 +41,7 @@ def test_a_training_is_logged_by_epoch_then_drawn_and_reported(request_for: Requ
         assert ("loss" in numbers) == (epoch != 0)  # type: ignore[operator]
     figures = [call[1:] for call in logged if call[0] == "figure"]
     assert figures == [(kind, 2, b"\x89PNG") for kind in ("loss", "layers", "train-vs-test", "gap", "curves")]
-    assert logged[-2:] == [("file", "report.html", "<!doctype html>"), ("close",)]
+    assert logged[-2:] == [("file", "report.html", "<!doctype html>"), ("close", "finished")]
 
 
 def test_of_a_training_without_probes_loss_and_its_figure_are_logged(
@@ -52,10 +52,17 @@ def test_of_a_training_without_probes_loss_and_its_figure_are_logged(
     assert [call[1] for call in tracker_calls if call[0] in ("figure", "file")] == ["loss"]
 
 
+def test_work_that_raises_or_is_interrupted_has_failed(run: Run, tracker_calls: Calls) -> None:
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error), KEPT(run, {}):
+            raise error
+        assert tracker_calls[-1] == ("close", "failed")
+
+
 def test_a_resumed_training_logs_the_epochs_before_it_again(request_for: Requests, tracker_calls: Calls) -> None:
     with pytest.raises(InterruptedRun):
         train(request_for(probe=("fc6",)), interrupt_after(1), KEPT)
-    assert tracker_calls[-1] == ("close",)
+    assert tracker_calls[-1] == ("close", "failed")
     assert "figure" not in {call[0] for call in tracker_calls}
     tracker_calls.clear()
     train(request_for(probe=("fc6",)), Silent(), KEPT)
@@ -115,4 +122,4 @@ def test_a_page_that_cannot_be_made_is_told_and_the_run_stands(
     run = train(request_for(probe=("fc6",)), listener, partial(tracked, ["kept"], listener.say))
     assert run.read().state == "finished"
     assert "--log: not all figures of tiny are logged: no room." in listener.heard
-    assert tracker_calls[-1] == ("close",)
+    assert tracker_calls[-1] == ("close", "finished")

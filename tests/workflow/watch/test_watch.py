@@ -62,7 +62,7 @@ def test_each_epoch_is_logged_and_at_the_end_figures_and_page(
     assert [call[:2] for call in tracker_calls[3:]] == [
         *(("figure", kind) for kind in ("layers", "train-vs-test", "gap", "curves")),
         ("file", "report.html"),
-        ("close",),
+        ("close", "finished"),
     ]
 
 
