@@ -25,7 +25,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureTable:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.new("RGB", (4, 4)).save(tmp_path / name)
     vectors = rng.normal(size=(40, 8)).astype(np.float32)
-    layer = LayerColumns("fc6", vectors, [*ids[1:], "a/0.png"], np.arange(40) < 39)
+    layer = LayerColumns("fc6", vectors, vectors.shape[1], [*ids[1:], "a/0.png"], np.arange(40) < 39)
     table = FeatureTable(0, ids, [str(tmp_path / name) for name in ids], [name[0] for name in ids], [layer])
     (tmp_path / "test.parquet").write_bytes(encode_table(table, "parquet"))
     monkeypatch.chdir(tmp_path)

@@ -48,7 +48,7 @@ def features(
     from layerprobe.workflow.features.features import write_features
 
     table = write_features(asked)
-    dims = {layer.name: layer.vectors.shape[1] for layer in table.layers}
+    dims = {layer.name: layer.dim for layer in table.layers}
     values = {"run": run.name, "epoch": table.epoch, "split": asked.split, "images": len(table.ids), "layers": dims}
     shown = ", ".join(f"{layer} ({dim})" for layer, dim in dims.items())
     with printed_apart(out):

@@ -21,13 +21,15 @@ class LayerColumns:
     """A layer of N images.
 
     Args:
-        vectors: (N, D) as they are searched: float32, or uint8 of packed bits.
+        vectors: (N, D) as they are searched: float32, or (N, ceil(D / 8)) uint8 of packed bits.
+        dim: D.
         nearest: id of the nearest item; None where the search rules leave none.
         right: (N,) whether it is right.
     """
 
     name: str
     vectors: NDArray[Any]
+    dim: int
     nearest: Sequence[str | None]
     right: NDArray[np.bool_]
 

@@ -11,6 +11,7 @@ from layerprobe.measure.nearest import nearest_items
 from layerprobe.plots.drawn_scores import match_layers
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.layers import RankedLayer
+from layerprobe.workflow.compare.compare import stored_dim
 from layerprobe.workflow.features.feature_table import FeatureTable, LayerColumns, encode_table
 from layerprobe.workflow.features.request import FeaturesRequest
 from layerprobe.workflow.probe.rerank import StoredSearch
@@ -74,7 +75,9 @@ def _layer_columns(search: StoredSearch, ranked: RankedLayer, name: str) -> Laye
     rows, _, right = nearest_items(queries, gallery, ranked.similarity, 1, search.rules)
     ids = queries.ids if gallery is None else gallery.ids
     nearest = [None if row < 0 else ids[row] for row in rows[:, 0].tolist()]
-    return LayerColumns(name, torch.as_tensor(queries.values).numpy(), nearest, right[:, 0])
+    vectors = torch.as_tensor(queries.values).numpy()
+    bits = stored_dim(search.run, search.epoch, search.split, ranked) if ranked.similarity == "hamming" else None
+    return LayerColumns(name, vectors, bits or vectors.shape[1], nearest, right[:, 0])
 
 
 def _path(root: str | None, name: str) -> str:

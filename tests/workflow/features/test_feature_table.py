@@ -11,8 +11,8 @@ from layerprobe.workflow.features.feature_table import FeatureTable, LayerColumn
 
 VECTORS = np.array([[0.1, -2], [3, 1e-9]], np.float32)
 CODES = np.array([[255], [1]], np.uint8)
-FC6 = LayerColumns("fc6", VECTORS, ["b", None], np.array([True, False]))
-BITS = LayerColumns("c1@max/binary", CODES, ["b", "a"], np.array([False, False]))
+FC6 = LayerColumns("fc6", VECTORS, 2, ["b", None], np.array([True, False]))
+BITS = LayerColumns("c1@max/binary", CODES, 8, ["b", "a"], np.array([False, False]))
 TEXTS = {"id": ["a", "b"], "path": ["/x/a.png", ""], "label": ["café", "-1"]}
 
 

@@ -71,6 +71,14 @@ def test_a_reduced_layer_has_the_vectors_that_are_searched(probed: Run, tmp_path
     assert layer.right.mean() == pytest.approx(score)
 
 
+def test_the_dimensions_of_packed_bits_are_counted_in_bits(run: Run, tmp_path: Path) -> None:
+    request = ProbeRequest(layers=("fc6",), epochs="last", reduce=("binary", "pca:3+binary"), device="cpu", workers=0)
+    probe(run, request, Silent())
+    names = ("fc6/binary", "fc6/pca:3+binary")
+    layers = write_features(FeaturesRequest(run, tmp_path / "t.npz", names)).layers
+    assert [(layer.dim, layer.vectors.shape[1]) for layer in layers] == [(8, 1), (3, 1)]
+
+
 def test_a_run_from_python_has_features_too(tmp_path: Path) -> None:
     torch.manual_seed(0)
     labels = torch.arange(12) // 3
