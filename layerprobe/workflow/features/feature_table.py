@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from layerprobe.system.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +50,16 @@ class FeatureTable:
     paths: Sequence[str]
     labels: Sequence[str]
     layers: Sequence[LayerColumns]
+
+
+def require_parquet_texts(texts: Iterable[str]) -> None:
+    """Check that texts can stand in a parquet file: names in tar files, and of folders, may not be UTF-8."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            problem = f"{text!a} is not UTF-8, as every text of a parquet file must be"
+            raise DataError(problem, fix="Write .npz or .csv") from error
 
 
 def encode_table(table: FeatureTable, form: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -12,8 +13,9 @@ from layerprobe.plots.drawn_scores import match_layers
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.layers import RankedLayer
 from layerprobe.workflow.compare.compare import stored_dim
-from layerprobe.workflow.features.feature_table import FeatureTable, LayerColumns, encode_table
+from layerprobe.workflow.features.feature_table import FeatureTable, LayerColumns, encode_table, require_parquet_texts
 from layerprobe.workflow.features.request import FeaturesRequest
+from layerprobe.workflow.probe.reduced_features import query_index
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.outputs import stream_of, write_output
 from layerprobe.workflow.run.references import (
@@ -35,13 +37,17 @@ def write_features(request: FeaturesRequest) -> FeatureTable:
         names = ", ".join(map(ranked_split.name, layers))
         message = f"a csv file has a column for each number of one layer, not of {names}"
         raise RecipeError(message, file=request.out, fix="Name one layer, or a .parquet or .npz file")
-    table = feature_table(ranked_split, layers)
+    table = feature_table(ranked_split, layers, utf8=form == "parquet")
     write_output(request.out, encode_table(table, form))
     return table
 
 
-def feature_table(ranked_split: RankedSplit, layers: Sequence[RankedLayer]) -> FeatureTable:
-    """The images of a ranked split, and some of its layers."""
+def feature_table(ranked_split: RankedSplit, layers: Sequence[RankedLayer], *, utf8: bool = False) -> FeatureTable:
+    """The images of a ranked split that are searched for, and some of its layers.
+
+    Args:
+        utf8: refuse names that are not UTF-8, before the search.
+    """
     run, epoch, split = ranked_split.run, ranked_split.epoch, ranked_split.split
     search = StoredSearch(run, epoch, split, torch.device("cpu"))
     fix = probe_fix(run, ranked_split.record, epoch, split, *layer_flags(ranked_split.record, layers))
@@ -51,11 +57,14 @@ def feature_table(ranked_split: RankedSplit, layers: Sequence[RankedLayer]) -> F
             search.require_stored(ranked)
         except DataError as error:
             raise DataError(error.message, file=run.folder, fix=fix) from error
-    columns = [_layer_columns(search, ranked, ranked_split.name(ranked)) for ranked in layers]
-    queries, _ = search.features(layers[0])
+    classes, ids = query_index(run, epoch, split)
     names, root = run.feature_head(epoch, split).class_names, ranked_split.record.data.get("root")
-    labels = [names[label] if names else str(label) for label in queries.labels.tolist()]
-    return FeatureTable(epoch, queries.ids, [_path(root, name) for name in queries.ids], labels, columns)
+    labels = [names[label] if names else str(label) for label in classes.tolist()]
+    paths = [_path(root, name) for name in ids]
+    if utf8:
+        require_parquet_texts(chain(ids, paths, labels, search.item_ids))
+    columns = [_layer_columns(search, ranked, ranked_split.name(ranked)) for ranked in layers]
+    return FeatureTable(epoch, ids, paths, labels, columns)
 
 
 def _layers(ranked_split: RankedSplit, names: Sequence[str] | None) -> list[RankedLayer]:

@@ -131,6 +131,12 @@ class StoredSearch:
         itself = self._searches_itself and not self._is_drawn
         return search_sha256(queries, None if itself else gallery, rules)
 
+    @property
+    def item_ids(self) -> tuple[str, ...]:
+        """The names of the searched items."""
+        _, ids = self._read_index(self._gallery_of(self.split))
+        return ids
+
     def require_stored(self, ranked: RankedLayer) -> None:
         """Check that the ranks of a layer were made from its features."""
         if not are_stored(self.run, self.epoch, self.split, self._gallery_of(self.split), ranked):

@@ -13,7 +13,9 @@ from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeErro
 from layerprobe.workflow.features.features import write_features
 from layerprobe.workflow.features.request import FeaturesRequest
 from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.reduced_features import query_index
 from layerprobe.workflow.probe.request import ProbeRequest
+from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.conftest import Silent
 
@@ -135,6 +137,30 @@ def test_features_that_are_gone_are_told_with_the_command_that_stores_them(probe
 def test_several_layers_are_refused_in_csv(probed: Run, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"not of fc6, pool5.3@max. Name one layer, or a .parquet or .npz file"):
         write_features(FeaturesRequest(probed, tmp_path / "t.csv", ("fc6", "pool5.3")))
+
+
+def test_a_name_that_is_not_utf8_is_refused_in_parquet_before_the_search(
+    probed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As of an image in a tar file.
+    labels, ids = query_index(probed, 2, "test")
+    named = (os.fsdecode(b"caf\xe9.png"), *ids[1:])
+    monkeypatch.setattr("layerprobe.workflow.features.features.query_index", lambda *_: (labels, named))
+    write_features(FeaturesRequest(probed, tmp_path / "t.csv"))
+    assert b"\ncaf\xe9.png," in (tmp_path / "t.csv").read_bytes()
+    monkeypatch.delattr("layerprobe.workflow.features.features.nearest_items")
+    with pytest.raises(DataError) as refused:
+        write_features(FeaturesRequest(probed, tmp_path / "t.parquet"))
+    problem = r"'caf\udce9.png' is not UTF-8, as every text of a parquet file must be"
+    assert str(refused.value) == f"{problem}. Write .npz or .csv."
+
+
+def test_the_name_of_a_searched_item_is_checked_too(
+    probed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StoredSearch, "item_ids", (os.fsdecode(b"\xe9.png"),))
+    with pytest.raises(DataError, match=r"'.udce9.png' is not UTF-8"):
+        write_features(FeaturesRequest(probed, tmp_path / "t.parquet"))
 
 
 def test_a_file_of_another_kind_is_refused_before_the_work(run: Run, tmp_path: Path) -> None:
