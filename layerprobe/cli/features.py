@@ -31,8 +31,8 @@ def features(
 ) -> None:
     """Write features, classes and nearest neighbours for other tools.
 
-    A row for each image: id, path, class, and for each layer its vector, the id of the nearest neighbour, and whether
-    that is right. Several layers go into .parquet and .npz.
+    A row for each image, with data.queries for each that is searched for: id, path, class, and for each layer its
+    vector, the id of the nearest neighbour, and whether that is right. Several layers go into .parquet and .npz.
     """
     from layerprobe.workflow.run.runs import find_run
 
