@@ -252,12 +252,12 @@ def _labels(images: _Images, shard: Path, column: str) -> list[str]:
 def _label_error(  # noqa: PLR0913 - the image, its label and where it was looked for
     images: _Images, row: int, value: object, names: Sequence[str], shard: Path, column: str
 ) -> DataError:
-    key, known = images.keys[row], images.kinds[images.kind[row]][1]
+    key, value_names = images.keys[row], images.kinds[images.kind[row]][1]
     if len(names) > 1:
         problem = f"{key} has several labels: {' and '.join(names)}"
         return DataError(problem, file=shard, fix="Name one by --set data.label_column=NAME")
     if value is None or value == "":
-        listed = f"; it has {', '.join(known)}" if known else ""
+        listed = f"; it has {', '.join(value_names)}" if value_names else ""
         problem = f"{key} has no label{column and f' {column}'}{listed}"
         fix = "Expected a text KEY.cls or KEY.txt, or `label` in KEY.json, or another by --set data.label_column=NAME"
         return DataError(problem, file=shard, fix=fix)
