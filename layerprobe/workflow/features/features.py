@@ -17,6 +17,7 @@ from layerprobe.workflow.features.feature_table import FeatureTable, LayerColumn
 from layerprobe.workflow.features.request import FeaturesRequest
 from layerprobe.workflow.probe.reduced_features import query_index
 from layerprobe.workflow.probe.rerank import StoredSearch
+from layerprobe.workflow.run.class_names import class_name
 from layerprobe.workflow.run.outputs import stream_of, write_output
 from layerprobe.workflow.run.references import (
     RankedSplit,
@@ -59,7 +60,7 @@ def feature_table(ranked_split: RankedSplit, layers: Sequence[RankedLayer], *, u
             raise DataError(error.message, file=run.folder, fix=fix) from error
     classes, ids = query_index(run, epoch, split)
     names, root = run.feature_head(epoch, split).class_names, ranked_split.record.data.get("root")
-    labels = [names[label] if names else str(label) for label in classes.tolist()]
+    labels = [class_name(names, label) for label in classes.tolist()]
     paths = [_path(root, name) for name in ids]
     if utf8:
         require_parquet_texts(chain(ids, paths, labels, search.item_ids))

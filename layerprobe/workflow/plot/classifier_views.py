@@ -18,8 +18,9 @@ from layerprobe.values.layers import RankedLayer
 from layerprobe.values.retrieval import FloatArray
 from layerprobe.values.scores import Score, shared_notes
 from layerprobe.values.views import GradientSizes, PlaneFeatures
-from layerprobe.workflow.plot.feature_views import LayerSelection, ReadFeatures, class_name, open_stored, read_layers
+from layerprobe.workflow.plot.feature_views import LayerSelection, ReadFeatures, open_stored, read_layers
 from layerprobe.workflow.probe.classifiers import classifier_of, why_no_classifier, why_no_weight
+from layerprobe.workflow.run.class_names import class_name
 from layerprobe.workflow.run.opened_run import read_layer
 from layerprobe.workflow.run.runs import Run, kept_epochs, require_kept
 

@@ -149,11 +149,6 @@ def open_stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[l
     return [score for score in scores if score.split not in missing], read
 
 
-def class_name(names: Sequence[str], label: int) -> str:
-    """The name of a class; its number where it has none."""
-    return names[label] if 0 <= label < len(names) else str(label)
-
-
 def _split_to_fit_on(run: Run) -> str:
     """The split that a map of a whole split is fitted on: train, or validation, which chose it within folds."""
     splits = run.read().manifests

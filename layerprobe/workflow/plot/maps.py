@@ -19,7 +19,6 @@ from layerprobe.values.scores import Score, Subject
 from layerprobe.values.views import PROJECTIONS, Item, Projection, ProjectionMethod
 from layerprobe.workflow.plot.feature_views import (
     TESTED,
-    class_name,
     open_stored,
     require_vectors,
     select_layers,
@@ -33,6 +32,7 @@ from layerprobe.workflow.plot.query_rules import (
     ranks_exact_for_first,
     rule_text,
 )
+from layerprobe.workflow.run.class_names import class_name
 from layerprobe.workflow.run.experiments import have_other_images
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, probe_fix
 from layerprobe.workflow.run.runs import Run

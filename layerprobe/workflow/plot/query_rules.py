@@ -13,6 +13,7 @@ from layerprobe.plots.drawn_scores import match_layers
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.layers import RankedLayer, layer_names
 from layerprobe.values.retrieval import Ranks
+from layerprobe.workflow.run.class_names import class_name
 from layerprobe.workflow.run.references import RankedSplit, layer_flags, probe_fix
 
 _FORM = "Write 'LAYER right, LAYER wrong', worst, random or 'class NAME'"
@@ -145,9 +146,9 @@ def _satisfying_queries(rule: Rule, ranked_split: RankedSplit, class_names: Sequ
                 is_right, may_be_right = ranks.hits(1, "pessimistic") == 1, ranks.hits(1, "optimistic") == 1
                 satisfied &= is_right if right else ~may_be_right & (ranks.tied_positives > 0)
         case QueriesOfClass(name):
-            names = [class_names[label] for label in np.unique(labels)]
+            names = [class_name(class_names, label) for label in np.unique(labels).tolist()]
             _require_name("class", name, names, ranked_split.split)
-            satisfied = np.array([class_names[label] == name for label in labels.tolist()])
+            satisfied = np.array([class_name(class_names, label) == name for label in labels.tolist()])
         case QueryOfImage(name):
             _require_name("image", name, ids, ranked_split.split)
             satisfied = np.array([image_id == name for image_id in ids])

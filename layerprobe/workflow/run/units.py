@@ -13,6 +13,7 @@ from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.wording import first_named
 from layerprobe.values.intervals import PARENT
+from layerprobe.workflow.run.class_names import class_name
 from layerprobe.workflow.run.runs import Run
 
 _WHOLE = "Leave --cluster out, or name a column that is the same for all images of a class"
@@ -109,8 +110,8 @@ def require_whole_classes(
     """
     divided = find_divided_class(labels.astype(np.int64), units)
     if divided is not None:
-        called = class_names[divided] if class_names else str(divided)
-        raise RecipeError(f"--cluster {cluster}: images of class {called} are of several", fix=_WHOLE)
+        name = class_name(class_names, divided)
+        raise RecipeError(f"--cluster {cluster}: images of class {name} are of several", fix=_WHOLE)
 
 
 def folders_note(class_names: Iterable[str]) -> str | None:

@@ -105,6 +105,8 @@ def test_a_class_and_an_image_are_named_as_the_data_set_has_them(ranked_split_of
     # the test labels are 12, 12, 13, 13 ...
     assert sorted(rows_by(rule, ranked_split)) == [2, 3]
     assert choose_queries(rule, ranked_split, NAMES, 9).text == "Queries: class class13, all 2"
+    unnamed = choose_queries(QueriesOfClass("13"), ranked_split, (), 9)
+    assert unnamed.text == "Queries: class 13, all 2"
     assert rows_by(QueryOfImage("test5"), ranked_split) == [5]
     with pytest.raises(RecipeError, match="no class 'class133' in the test split. Did you mean 'class13'?"):
         choose_queries(QueriesOfClass("class133"), ranked_split, NAMES, 1)
