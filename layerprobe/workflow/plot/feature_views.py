@@ -142,7 +142,7 @@ def open_stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[l
         from layerprobe.workflow.probe.rerank import StoredSearch  # it imports torch, which other plots do without
 
         search = StoredSearch(run, epoch_read, split, torch.device("cpu"), _split_to_fit_on(run))
-        features, _ = search.features(ranked)
+        features = search.features_of(split, ranked)  # also of images that are not searched for
         notes = (*notes, *(x for x in fit_notes(parse_chain(ranked.reduction), split) if x not in notes))
         return LabelledFeatures(features.values.numpy(), features.labels, notes)  # type: ignore[union-attr] # in memory
 

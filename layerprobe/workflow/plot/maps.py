@@ -32,6 +32,7 @@ from layerprobe.workflow.plot.query_rules import (
     ranks_exact_for_first,
     rule_text,
 )
+from layerprobe.workflow.probe.reduced_features import query_rows
 from layerprobe.workflow.run.class_names import class_name
 from layerprobe.workflow.run.experiments import have_other_images
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, probe_fix
@@ -70,7 +71,7 @@ def projections_of(
 ) -> list[Projection]:
     """The features of a few layers of some runs, or of the requested ones, in two dimensions.
 
-    All are of the same test images: of at most 5,000, which are whole classes drawn by the seed of the first run.
+    All are of the same test images: of the queries of the first run, or of a sample of 5,000 by its seed.
 
     Args:
         runs: with their scores, at least one.
@@ -90,12 +91,12 @@ def projections_of(
             require_vectors(subject.ranked)
         epoch = subjects[0].epoch
         head = run.feature_head(epoch, TESTED)
-        drawn = drawn or _choose_images(head, options.classes, scores[0].seed or 0)
+        drawn = drawn or _choose_images(head, query_rows(run, epoch, TESTED), options.classes, scores[0].seed or 0)
         if run != runs[0][0]:
             _require_same_images(run, head, runs[0][0], drawn)
         marked, rule_notes = (True,) * len(drawn.rows), tuple[str, ...]()
         if options.where is not None:
-            marked, rule_notes = _mark(_open_ranks(run, epoch, head), options.where, drawn, head.class_names)
+            marked, rule_notes = _mark(*_open_ranks(run, epoch, head, drawn), options.where, head.class_names)
         _, read = open_stored(run, scores, epoch)
         for subject in subjects:
             features = read(TESTED, subject.ranked)
@@ -107,7 +108,7 @@ def projections_of(
                 continue
             right: tuple[bool | None, ...] = ()
             if not drawn.shows_classes:
-                right = _right(_open_ranks(run, epoch, head), subject.ranked, drawn.rows)
+                right = _right(*_open_ranks(run, epoch, head, drawn), subject.ranked)
             projection = _project(subject, values, method, drawn, total=len(head.ids))
             notes = (*drawn.notes, *features.notes, *rule_notes)
             projections.append(replace(projection, right=right, marked=marked, notes=notes))
@@ -116,17 +117,25 @@ def projections_of(
     return [replace(projection, notes=(*projection.notes, *left_out)) for projection in projections]
 
 
-def _choose_images(head: FeatureHead, patterns: Sequence[str] | None, seed: int) -> _DrawnImages:
-    """The images of the requested classes; of more than 5,000, whole classes that together have at most as many."""
-    labels = head.labels
+def _choose_images(
+    head: FeatureHead, searched_for: Rows | None, patterns: Sequence[str] | None, seed: int
+) -> _DrawnImages:
+    """The queries of the requested classes; of more than 5,000, a sample.
+
+    Args:
+        searched_for: rows of the queries; None for all.
+    """
+    labels, ids = head.rows
+    rows = np.arange(len(labels)) if searched_for is None else np.sort(searched_for)
     names = np.array([class_name(head.class_names, label) for label in labels.tolist()])
-    rows = np.flatnonzero(np.isin(names, _match_classes(patterns, names))) if patterns else np.arange(len(labels))
+    if patterns:
+        rows = rows[np.isin(names[rows], _match_classes(patterns, names[rows]))]
     notes: tuple[str, ...] = ()
     if len(rows) > MOST:
         chosen, kinds = sample_classes(labels[rows], MOST, seed)
         notes = (f"{len(chosen):,} of {len(rows):,} images: {kinds} drawn by seed {seed}",)
         rows = rows[chosen]
-    images = tuple(Item(head.ids[row], str(names[row])) for row in rows.tolist())
+    images = tuple(Item(ids[row], str(names[row])) for row in rows.tolist())
     return _DrawnImages(rows.astype(np.int64), images, seed, notes)
 
 
@@ -175,31 +184,36 @@ def _require_same_images(run: Run, head: FeatureHead, reference: Run, drawn: _Dr
         raise DataError(message, file=run.folder, fix="Compare runs on the same images")
 
 
-def _open_ranks(run: Run, epoch: int, head: FeatureHead) -> RankedSplit:
-    """The ranks of the images that the features are of."""
+def _open_ranks(run: Run, epoch: int, head: FeatureHead, drawn: _DrawnImages) -> tuple[RankedSplit, Rows]:
+    """The ranks of a run, and the row in them of each image drawn."""
     ranked_split = open_ranked_split(run, epoch, TESTED)
-    if ranked_split.stored.ids != head.ids:
-        fix = probe_fix(run, ranked_split.record, epoch, TESTED)
-        raise DataError("its ranks are of other images than its features", file=run.rank_file(epoch, TESTED), fix=fix)
-    return ranked_split
+    row_by_id = {name: row for row, name in enumerate(ranked_split.stored.ids)}
+    if any(image.id not in row_by_id for image in drawn.images):
+        if row_by_id.keys() <= {*head.ids}:  # another run, whose data.queries draws other queries
+            message, fix = "does not search for all images drawn", "Compare runs with the same queries"
+        else:
+            message = "its ranks are of other images than its features"
+            fix = probe_fix(run, ranked_split.record, epoch, TESTED)
+        raise DataError(message, file=run.rank_file(epoch, TESTED), fix=fix)
+    return ranked_split, np.array([row_by_id[image.id] for image in drawn.images], np.int64)
 
 
 def _mark(
-    ranked_split: RankedSplit, where: str, drawn: _DrawnImages, class_names: Sequence[str]
+    ranked_split: RankedSplit, rows: Rows, where: str, class_names: Sequence[str]
 ) -> tuple[tuple[bool, ...], tuple[str, ...]]:
-    """Which of the images satisfy a rule, and a note on it."""
+    """Which of the images drawn satisfy a rule, and a note on it."""
     rule = parse_rule(where, ranked_split.layers, ranked_split.layers[-1])
     if not isinstance(rule, QueriesByOutcome | QueriesOfClass):
         fix = "Write 'LAYER right, LAYER wrong' or 'class NAME'"
         raise RecipeError(f"--where {where!r}: a map has all images that satisfy a rule", fix=fix)
     satisfying = choose_queries(rule, ranked_split, class_names, len(ranked_split.stored.ids)).rows
-    marked, text = np.isin(drawn.rows, satisfying), rule_text(rule, ranked_split)
+    marked, text = np.isin(rows, satisfying), rule_text(rule, ranked_split)
     if not marked.any():
         raise RecipeError(f"no image drawn at epoch {ranked_split.epoch}: {text}", fix="Choose another rule")
     return tuple(marked.tolist()), (f"In colour: {text}, {int(marked.sum()):,} images",)
 
 
-def _right(ranked_split: RankedSplit, ranked: RankedLayer, rows: Rows) -> tuple[bool | None, ...]:
+def _right(ranked_split: RankedSplit, rows: Rows, ranked: RankedLayer) -> tuple[bool | None, ...]:
     """Whether the nearest neighbour of each image is right; None where right and wrong ones tie."""
     ranks = ranks_exact_for_first(ranked_split, ranked)
     surely, possibly = ranks.hits(1, "pessimistic")[rows] == 1, ranks.hits(1, "optimistic")[rows] == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from layerprobe import nearest_neighbours
 from layerprobe.measure.distributions import LabelledFeatures
@@ -19,10 +20,15 @@ from layerprobe.values.views import Projection
 from layerprobe.workflow.plot import maps
 from layerprobe.workflow.plot.feature_views import open_stored
 from layerprobe.workflow.plot.plot import StoredRuns, draw_plot
+from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.rerank import StoredSearch
+from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.opened_run import read_layer
+from layerprobe.workflow.run.references import open_ranked_split
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
+from tests.workflow.conftest import Silent
 from tests.workflow.plot.conftest import Toy
 
 
@@ -81,6 +87,60 @@ def test_images_that_satisfy_a_rule_stand_out(toy: Toy) -> None:
         projections(run, layers=("fc6",), where="class class-0004", classes=("class-0003",))
 
 
+@pytest.fixture(scope="module")
+def searching_for_some(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that searches for 8 of its 18 test images, with a reduced layer."""
+    run = Run(tmp_path_factory.mktemp("drawn") / "drawn")
+    shutil.copytree(toy("sm-queries", "loss.variant=SM", "data.queries=8").folder, run.folder)
+    request = ProbeRequest(layers=("c5",), ks=(1,), reduce=("none", "pca:2"), device="cpu", workers=0)
+    probe(run, request, Silent())
+    return run
+
+
+@pytest.mark.parametrize("layer", ["c5", "c5/pca:2"])
+def test_the_images_are_those_searched_for(
+    searching_for_some: Run, monkeypatch: pytest.MonkeyPatch, layer: str
+) -> None:
+    monkeypatch.setattr(maps, "CLASSES", 1)
+    run = searching_for_some
+    (projection,) = projections(run, layers=(layer,))
+    stored, (labels, ids) = run.ranks(2, "test").stored, run.feature_head(2, "test").rows
+    assert tuple(image.id for image in projection.images) == stored.ids
+    assert (len(stored.ids), projection.total) == (8, 18)
+    features = read_layer(run, 2, "test", projection.ranked.layer)
+    if layer == "c5/pca:2":
+        search = StoredSearch(run, 2, "test", torch.device("cpu"))
+        features = np.asarray(search.features_of("test", projection.ranked).values)
+    rows = [ids.index(name) for name in stored.ids]
+    np.testing.assert_array_equal(projection.points, project(features[rows], "pca", "cosine", 0)[0])
+    nearest = nearest_neighbours(features, 1).indices[rows, 0]  # among all images
+    assert projection.right == tuple((labels[nearest] == labels[rows]).tolist())
+    (projection,) = projections(run, layers=(layer,), where=f"{layer} wrong")
+    assert projection.marked == tuple(not right for right in projection.right)
+
+
+def test_of_the_classes_those_searched_for_can_be_named(searching_for_some: Run) -> None:
+    (projection,) = projections(searching_for_some, layers=("c5",), classes=("class-0004",), where="class class-0004")
+    names = searching_for_some.feature_head(2, "test").class_names
+    labels = searching_for_some.ranks(2, "test").stored.labels
+    assert len(projection.images) == [names[label] for label in labels.tolist()].count("class-0004") > 0
+    assert all(projection.marked)
+
+
+def test_ranks_of_other_images_are_refused_with_what_helps(
+    searching_for_some: Run, toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = toy("sm", "loss.variant=SM")
+    with pytest.raises(DataError, match="not search for all images drawn. Compare runs with the same queries"):
+        projections(whole, searching_for_some, layers=("c5",), where="c5 right")
+    assert len(projections(searching_for_some, whole, layers=("c5",), where="class class-0004")) == 2
+    ranked_split = open_ranked_split(whole, 2, "test")
+    renamed = replace(ranked_split, stored=replace(ranked_split.stored, ids=("renamed", *ranked_split.stored.ids[1:])))
+    monkeypatch.setattr(maps, "open_ranked_split", lambda *_: renamed)
+    with pytest.raises(DataError, match="its ranks are of other images than its features. Run layerprobe probe sm"):
+        projections(whole, layers=("c5",), where="c5 right")
+
+
 def head_of(counts: Sequence[int]) -> FeatureHead:
     """A split with so many images of each class, in turns."""
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts)).astype(np.int32)
@@ -90,17 +150,17 @@ def head_of(counts: Sequence[int]) -> FeatureHead:
 def test_of_too_many_images_whole_classes_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maps, "MOST", 20)
     head = head_of([7] * 9)
-    drawn = maps._choose_images(head, None, 3)
+    drawn = maps._choose_images(head, None, None, 3)
     kept = head.labels[drawn.rows]
     assert sorted(np.bincount(kept)[np.unique(kept)].tolist()) == [7, 7]
     assert drawn.notes == ("14 of 63 images: whole classes drawn by seed 3",)
     assert [image.id for image in drawn.images] == [str(row) for row in sorted(drawn.rows.tolist())]
-    assert np.array_equal(drawn.rows, maps._choose_images(head, None, 3).rows)
+    assert np.array_equal(drawn.rows, maps._choose_images(head, None, None, 3).rows)
 
 
 def test_of_classes_that_are_each_too_large_images_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maps, "MOST", 20)
-    drawn = maps._choose_images(head_of([30, 40]), None, 3)
+    drawn = maps._choose_images(head_of([30, 40]), None, None, 3)
     assert len(set(drawn.rows.tolist())) == 20
     assert drawn.notes == ("20 of 70 images: images drawn by seed 3",)
 
