@@ -31,7 +31,7 @@ _OUTCOMES = {
 }
 _KEPT = (
     "Neighbours kept: of an image's 10 nearest by the layer, among the images drawn, the share that is among its 10 "
-    "nearest in the picture, in the mean; by chance as many as in a random picture."
+    "nearest in the picture, on average; by chance as many as in a random picture."
 )
 
 

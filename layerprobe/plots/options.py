@@ -33,8 +33,8 @@ class PlotOptions:
     where: Annotated[
         str | None,
         Flag(
-            "Rule for choosing queries, or images in colour: 'LAYER right, LAYER wrong', worst, random or 'class NAME' "
-            "(panels and map).",
+            "Rule for choosing queries, or images in colour: 'LAYER right, LAYER wrong' or 'class NAME' (panels and "
+            "map); worst or random (panels).",
             metavar="TEXT",
         ),
     ] = None

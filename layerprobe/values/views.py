@@ -83,7 +83,7 @@ class Projection:
         marked: N, whether an image stands out.
         total: images of the split, of which N are drawn.
         kept: share of an image's nearest neighbours in the layer, among the N, that are among its nearest in the
-            picture, in the mean; None for a single image.
+            picture, on average; None for a single image.
         chance: that share in a random picture.
         variance: share that the picture has of the features' variance; None where it is no PCA.
     """
