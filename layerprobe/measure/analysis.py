@@ -46,7 +46,7 @@ class Features:
     ids: Sequence[str]
 
     def of_rows(self, rows: NDArray[np.int64]) -> Features:
-        """Some of them, in memory; `rows` ascend."""
+        """Some of them, in memory; `rows` ascend where the values are on disk."""
         items = Items(self.values, self.labels)
         if items.on_disk:  # only slices are read of it
             starts = range(0, len(items), _SLICE)

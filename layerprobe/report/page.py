@@ -168,6 +168,7 @@ def _map(gallery_map: GalleryMap) -> dict[str, Any]:
         "chance": gallery_map.chance,
         "drawn": gallery_map.drawn,
         "total": gallery_map.total,
+        "sample": gallery_map.sample,
     }
 
 

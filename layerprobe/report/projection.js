@@ -115,10 +115,12 @@ window.layerprobe.projection = () => {
     if (focused && focused.startsWith("projection-")) document.getElementById(focused)?.focus({ preventScroll: true });
     const map = panels.length ? panels[0][0].map : null;
     const room = map && onMap(panels[0][0]).length < map.drawn ? ` (${onMap(panels[0][0]).length} have room here)` : "";
-    document.getElementById("projection-lead").textContent = map ? `${map.drawn}${room} of ${map.total.toLocaleString("en")} images, drawn at random, by the first two principal components. Point at an image for its nearest neighbour; a click, or Enter, opens it in the gallery.` : "No layer chosen above has a map.";
+    const total = map && map.total.toLocaleString("en");
+    const sample = map && (map.sample === "all" ? `All ${total} images` : `${map.drawn} of ${total} images, ${map.sample === "images" ? "" : "whole classes "}drawn at random`);
+    document.getElementById("projection-lead").textContent = map ? `${sample}${room}, by the first two principal components. Point at an image for its nearest neighbour; a click, or Enter, opens it in the gallery.` : "No layer chosen above has a map.";
     document.getElementById("projection-caption").replaceChildren(
       ...(classes.length > CLASSES ? [["right", "nearest neighbour right"], ["wrong", "wrong"]].map(([kind, name]) => html("span", { class: "key" }, svg("svg", { width: 14, height: 12, class: "map-key", "aria-hidden": "true" }, dot({ x: 7, y: 6, nearest: { right: kind === "right" } }, null)), ` ${name}`))
         : classes.map((name, i) => html("span", { class: "key" }, svg("svg", { width: 14, height: 12, class: "map-key", "aria-hidden": "true" }, dot({ x: 7, y: 6 }, Math.round((360 * i) / classes.length))), ` ${name}`))),
-      " Neighbours kept: of an image's 10 nearest on the map by the layer, the share that is among its 10 nearest in the picture, in the mean.");
+      " Neighbours kept: of an image's 10 nearest on the map by the layer, the share that is among its 10 nearest in the picture, on average.");
   });
 };

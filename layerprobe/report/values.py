@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import Score
-from layerprobe.values.views import Item
+from layerprobe.values.views import ImageSample, Item
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class GalleryMap:
         kept: (E, L) share of the nearest neighbours among the images on the map that are nearest there; NaN likewise.
         chance: that share in a random picture.
         drawn: images on the map, of `total` that are searched for.
+        sample: how they were drawn.
     """
 
     points: NDArray[np.float64]
@@ -83,6 +84,7 @@ class GalleryMap:
     chance: float
     drawn: int
     total: int
+    sample: ImageSample
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,6 +68,7 @@ class PlaneFeatures:
 
 ProjectionMethod = Literal["pca", "tsne", "umap"]
 PROJECTIONS: tuple[ProjectionMethod, ...] = get_args(ProjectionMethod)
+ImageSample = Literal["all", "whole classes", "images"]  # what was drawn, where not all images are
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ def test_axe_finds_no_serious_fault_in_the_gallery(open_page: Callable[..., Page
 # Query 13 of a gallery is not on the map. At epoch e the layer l has query 0 at the left end and query 6 at the right.
 POINTS = np.full((len(EPOCHS), len(LAYERS), 3, 2), np.nan)
 POINTS[:, :, :2] = [[-1, 0], [1, 0.5]]
-MAP = GalleryMap(POINTS, np.full(POINTS.shape[:2], 0.25), 0.125, 2, 20)
+MAP = GalleryMap(POINTS, np.full(POINTS.shape[:2], 0.25), 0.125, 2, 20, "whole classes")
 MAPPED = (GalleryQuery(0, ("first", "on the map")), GalleryQuery(6, ("on the map",)), GalleryQuery(13, ("other",)))
 
 
@@ -240,6 +240,20 @@ def test_the_share_of_neighbours_stands_under_each_layer(open_page: Callable[...
     page = open_page(report_with(replace(gallery_of("netA"), map=MAP, queries=MAPPED)))
     captions = page.locator("#projection figure .caption").all_inner_texts()
     assert {text.replace("\xa0", " ") for text in captions} == {"neighbours kept: 25.0 %, chance: 12.5 %"}
+
+
+@pytest.mark.parametrize(
+    ("gallery_map", "lead"),
+    [
+        (MAP, "2 of 20 images, whole classes drawn at random, by the"),
+        (replace(MAP, sample="images"), "2 of 20 images, drawn at random, by the"),
+        (replace(MAP, total=2, sample="all"), "All 2 images, by the"),
+        (replace(MAP, drawn=3), "3 of 20 images, whole classes drawn at random (2 have room here), by the"),
+    ],
+)
+def test_the_map_says_what_was_drawn(open_page: Callable[..., Page], gallery_map: GalleryMap, lead: str) -> None:
+    page = open_page(report_with(replace(gallery_of("netA"), map=gallery_map, queries=MAPPED)))
+    assert page.locator("#projection-lead").inner_text().startswith(lead)
 
 
 def test_a_gallery_without_a_map_has_no_section_of_it(open_page: Callable[..., Page]) -> None:

@@ -16,7 +16,7 @@ from layerprobe.system.errors import DataError, NumericError, RecipeError, Unkno
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.retrieval import Similarity
 from layerprobe.values.scores import Score, Subject
-from layerprobe.values.views import PROJECTIONS, Item, Projection, ProjectionMethod
+from layerprobe.values.views import PROJECTIONS, ImageSample, Item, Projection, ProjectionMethod
 from layerprobe.workflow.plot.feature_views import (
     TESTED,
     open_stored,
@@ -130,31 +130,34 @@ def _choose_images(
     names = np.array([class_name(head.class_names, label) for label in labels.tolist()])
     if patterns:
         rows = rows[np.isin(names[rows], _match_classes(patterns, names[rows]))]
-    notes: tuple[str, ...] = ()
-    if len(rows) > MOST:
-        chosen, kinds = sample_classes(labels[rows], MOST, seed)
-        notes = (f"{len(chosen):,} of {len(rows):,} images: {kinds} drawn by seed {seed}",)
-        rows = rows[chosen]
+    chosen, sample = sample_classes(labels[rows], MOST, seed)
+    notes = () if sample == "all" else (f"{len(chosen):,} of {len(rows):,} images: {sample} drawn by seed {seed}",)
+    rows = rows[chosen]
     images = tuple(Item(ids[row], str(names[row])) for row in rows.tolist())
     return _DrawnImages(rows.astype(np.int64), images, seed, notes)
 
 
-def sample_classes(labels: NDArray[np.integer], most: int, seed: int) -> tuple[NDArray[np.intp], str]:
+def sample_classes(labels: NDArray[np.integer], most: int, seed: int) -> tuple[NDArray[np.intp], ImageSample]:
     """Rows of whole classes, drawn at random, that together have at most so many images; and what was drawn.
 
-    Where each class has more, images are drawn.
+    Images are drawn where fewer than two classes, or less than half of `most` images, would be.
 
     Args:
         labels: (N,).
     """
+    if len(labels) <= most:
+        return np.arange(len(labels)), "all"
     rng = np.random.default_rng(seed)
-    kept, room = list[int](), most
-    for label in rng.permutation(np.unique(labels)).tolist():
-        if (count := int((labels == label).sum())) <= room:
-            kept.append(label)
-            room -= count
-    if kept:
-        return np.flatnonzero(np.isin(labels, kept)), "whole classes"
+    classes, counts = np.unique(labels, return_counts=True)
+    kept, room, smallest = list[int](), most, counts.min()
+    for place in rng.permutation(len(classes)).tolist():
+        if room < smallest:
+            break
+        if counts[place] <= room:
+            kept.append(place)
+            room -= counts[place]
+    if len(kept) >= 2 and room <= most / 2:
+        return np.flatnonzero(np.isin(labels, classes[kept])), "whole classes"
     return np.sort(rng.permutation(len(labels))[:most]), "images"
 
 

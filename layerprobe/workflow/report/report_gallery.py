@@ -25,7 +25,7 @@ from layerprobe.system.errors import DataError, LayerprobeError, NumericError
 from layerprobe.values.facts import at_epoch_text
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.retrieval import Similarity
-from layerprobe.values.views import Item
+from layerprobe.values.views import ImageSample, Item
 from layerprobe.workflow.plot.maps import sample_classes
 from layerprobe.workflow.plot.neighbours import RunGallery, neighbours_of, open_ranked_gallery
 from layerprobe.workflow.plot.query_rules import (
@@ -100,11 +100,11 @@ def galleries_of(runs: Sequence[tuple[Run, RunPage]], limit: int = LIMIT) -> Gal
     galleries: dict[str, tuple[Gallery, Picture]] = {}
     with in_threads() as map_in_threads:
         for group in groups:
-            rules, rule_notes = _queries_of(group)
+            queries = _queries_of(group)
             read: dict[str, bytes | None] = {}  # the runs of a group show the same images
             for gallery_run in group:
                 name = gallery_run.page.name
-                gallery = _fill_gallery(gallery_run, rules, rule_notes[name], map_in_threads)
+                gallery = _fill_gallery(gallery_run, queries, map_in_threads)
                 galleries[name] = gallery, partial(_picture, gallery_run.opened, gallery.items, read)
     in_order = [galleries[gallery_run.page.name] for gallery_run in gallery_runs]
     return Galleries(*fit_galleries(in_order, limit), tuple(notes))
@@ -175,12 +175,23 @@ def _is_fitted_anew(ranked: RankedLayer) -> bool:
     return chain.fits or chain.draws or chain.needs_classifier
 
 
-def _queries_of(group: Sequence[_GalleryRun]) -> tuple[dict[int, list[str]], dict[str, list[str]]]:
-    """The queries of runs that search the same images: in turns one by each rule of each run.
+@dataclass(frozen=True, eq=False)
+class _Queries:
+    """The queries of runs that search the same images.
 
-    Returns:
-        Row of the query -> why it is shown, those that matter most first; and run -> how its share was chosen.
+    Args:
+        rules: row of the query -> why it is shown, those that matter most first.
+        mapped: what was drawn for the map.
+        notes: run -> how its share was chosen.
     """
+
+    rules: Mapping[int, Sequence[str]]
+    mapped: ImageSample
+    notes: Mapping[str, Sequence[str]]
+
+
+def _queries_of(group: Sequence[_GalleryRun]) -> _Queries:
+    """The queries of runs that search the same images: in turns one by each rule of each run."""
     rules_by_row: dict[int, list[str]] = {}
     notes_by_run: dict[str, list[str]] = {}
     lists = []
@@ -200,16 +211,17 @@ def _queries_of(group: Sequence[_GalleryRun]) -> tuple[dict[int, list[str]], dic
             run_text = f" ({page.name})" if len(group) > 1 and not isinstance(rule, RandomQueries) else ""
             lists.append((text + run_text, chosen.rows.tolist()))
     first_run = group[0]
-    mapped, kinds = sample_classes(first_run.opened.queries.labels, MAPPED, first_run.ranked_split.record.seed)
-    for gallery_run in group:
-        text = f"Queries: {ON_MAP}, {len(mapped):,} of {len(first_run.opened.queries):,}, {kinds} drawn by seed"
-        notes_by_run[gallery_run.page.name].append(f"{text} {first_run.ranked_split.record.seed}")
+    seed, labels = first_run.ranked_split.record.seed, first_run.opened.queries.labels
+    mapped, sample = sample_classes(labels, MAPPED, seed)
+    chosen_text = f"{len(mapped):,} of {len(labels):,}, {sample} drawn by seed {seed}"
+    for notes in notes_by_run.values():
+        notes.append(f"Queries: {ON_MAP}, {f'all {len(mapped):,}' if sample == 'all' else chosen_text}")
     for text, row in ((text, rows[turn]) for turn in range(QUERIES) for text, rows in lists if turn < len(rows)):
         if text not in rules_by_row.setdefault(row, []):
             rules_by_row[row].append(text)
     for row in mapped.tolist():
         rules_by_row.setdefault(row, []).append(ON_MAP)
-    return rules_by_row, notes_by_run
+    return _Queries(rules_by_row, sample, notes_by_run)
 
 
 def _query_rules(gallery_run: _GalleryRun) -> list[Rule]:
@@ -229,20 +241,13 @@ def _query_rules(gallery_run: _GalleryRun) -> list[Rule]:
     ]
 
 
-def _fill_gallery(
-    gallery_run: _GalleryRun, rules: Mapping[int, Sequence[str]], notes: Sequence[str], map_in_threads: OfEach
-) -> Gallery:
-    """What every layer finds for some queries at every epoch, with all items that are searched, without pictures.
-
-    Args:
-        rules: row of the query -> why it is shown.
-    """
-    opened, rows = gallery_run.opened, np.array(list(rules), np.int64)
+def _fill_gallery(gallery_run: _GalleryRun, queries: _Queries, map_in_threads: OfEach) -> Gallery:
+    """What every layer finds for some queries at every epoch, with all items that are searched, without pictures."""
+    opened, rules, rows = gallery_run.opened, queries.rules, np.array(list(queries.rules), np.int64)
     by_epoch: list[_Neighbours] = map_in_threads(
         lambda epoch: _find_neighbours(gallery_run, epoch, rows), gallery_run.epochs
     )
-    mapped = np.array([index for index, row_rules in enumerate(rules.values()) if ON_MAP in row_rules], np.int64)
-    gallery_map = _map_queries(gallery_run, rows, mapped, map_in_threads)
+    gallery_map = _map_queries(gallery_run, queries, map_in_threads)
     absent: dict[str, list[str]] = {}
     for epoch, (_, _, absent_layers) in zip(gallery_run.epochs, by_epoch, strict=True):
         for layer in absent_layers:
@@ -267,7 +272,7 @@ def _fill_gallery(
         found=np.stack([rows for rows, _, _ in by_epoch]),
         right=np.stack([right for _, right, _ in by_epoch]),
         notes=(
-            *notes,
+            *queries.notes[gallery_run.page.name],
             *gallery_run.notes,
             *(f"{layer} has no features that can be searched {at}" for layer, at in absent_epochs.items()),
         ),
@@ -275,16 +280,11 @@ def _fill_gallery(
     )
 
 
-def _map_queries(
-    gallery_run: _GalleryRun, rows: NDArray[np.int64], mapped: NDArray[np.int64], map_in_threads: OfEach
-) -> GalleryMap:
-    """The queries that are on the map, by PCA, at every epoch and by every layer.
-
-    Args:
-        rows: (Q,) of the queries in the split.
-        mapped: (P,) places in `rows`.
-    """
+def _map_queries(gallery_run: _GalleryRun, queries: _Queries, map_in_threads: OfEach) -> GalleryMap:
+    """The queries that are on the map, by PCA, at every epoch and by every layer."""
     opened, layers = gallery_run.opened, gallery_run.layers
+    rows = np.array(list(queries.rules), np.int64)
+    mapped = np.array([place for place, rules in enumerate(queries.rules.values()) if ON_MAP in rules], np.int64)
 
     def project_epoch(epoch: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
         points, kept, chance = np.full((len(layers), len(rows), 2), np.nan), np.full(len(layers), np.nan), 0.0
@@ -295,14 +295,14 @@ def _map_queries(
                         continue
                     similarity: Similarity = ranked.similarity  # type: ignore[assignment] # text from a file, checked there
                     with opened.searches.reduced.opened(epoch, opened.split, ranked, None) as (features, _):
-                        values = torch.as_tensor(features.values)[torch.from_numpy(rows[mapped])].cpu().numpy()
+                        values = torch.as_tensor(features.of_rows(rows[mapped]).values).cpu().numpy()
                     points[i, mapped] = project(values, "pca", similarity, 0)[0]
                     shares, chance = kept_neighbours(values, points[i, mapped], similarity)
                     kept[i] = shares.mean() if len(shares) else np.nan
         return points, kept, chance
 
     points, kept, chances = zip(*map_in_threads(project_epoch, gallery_run.epochs), strict=True)
-    return GalleryMap(np.stack(points), np.stack(kept), max(chances), len(mapped), len(opened.queries))
+    return GalleryMap(np.stack(points), np.stack(kept), max(chances), len(mapped), len(opened.queries), queries.mapped)
 
 
 def _find_neighbours(gallery_run: _GalleryRun, epoch: int, rows: NDArray[np.int64]) -> _Neighbours:

@@ -165,6 +165,23 @@ def test_of_classes_that_are_each_too_large_images_are_drawn(monkeypatch: pytest
     assert drawn.notes == ("20 of 70 images: images drawn by seed 3",)
 
 
+@pytest.mark.parametrize(
+    ("counts", "count", "sample"),
+    [
+        ([10, 10], 20, "all"),
+        ([30] * 9 + [4], 20, "images"),  # one class fits
+        ([30] * 9 + [4, 4], 20, "images"),  # two fit, and fill 8 of 20
+        ([30] * 9 + [5, 5], 10, "whole classes"),
+        ([7] * 9, 14, "whole classes"),
+    ],
+)
+def test_whole_classes_are_two_and_fill_half(counts: Sequence[int], count: int, sample: str) -> None:
+    labels = head_of(counts).labels
+    rows, drawn = maps.sample_classes(labels, 20, 3)
+    assert (len(rows), drawn) == (count, sample)
+    assert rows.tolist() == sorted(set(rows.tolist()))
+
+
 def test_a_layer_that_is_not_finite_is_left_out_with_a_line(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     run = toy("sm", "loss.variant=SM")
 

@@ -256,7 +256,8 @@ def test_queries_and_what_is_searched_may_be_different_images(tmp_path: Path) ->
 def test_the_map_has_the_projections_of_every_epoch_and_layer(run: Run) -> None:
     gallery = gallery_of(run)
     assert gallery.map is not None
-    assert (gallery.map.drawn, gallery.map.total) == (16, 16)
+    assert (gallery.map.drawn, gallery.map.total, gallery.map.sample) == (16, 16, "all")
+    assert "Queries: on the map, all 16" in gallery.notes
     on_map = [q for q, query in enumerate(gallery.queries) if "on the map" in query.rules]
     asked = [gallery.items[gallery.queries[q].item].id for q in on_map]
     for i, epoch in enumerate(gallery.epochs):
@@ -275,4 +276,6 @@ def test_whole_classes_are_on_the_map(run: Run, monkeypatch: pytest.MonkeyPatch)
     gallery = gallery_of(run)
     classes = [gallery.items[query.item].name for query in gallery.queries if "on the map" in query.rules]
     assert sorted(map(classes.count, set(classes))) == [4, 4]
+    assert gallery.map is not None
+    assert gallery.map.sample == "whole classes"
     assert "Queries: on the map, 8 of 16, whole classes drawn by seed 0" in gallery.notes
