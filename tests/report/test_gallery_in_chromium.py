@@ -215,6 +215,8 @@ def test_the_map_shows_an_image_with_its_nearest_and_opens_it_by_keyboard(open_p
     scene = page.locator("#projection .scene").last
     assert scene.locator("svg .own").count() == 2
     scene.focus()
+    # To focus scrolls, which hides what is told, at the next frame.
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     layer = page.evaluate("layerprobe.shownGalleries()[0].layers.at(-1)")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,7 @@ from layerprobe.workflow.classes.nearest_items import (
 )
 from layerprobe.workflow.classes.request import ClassesRequest
 from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.run.class_names import class_name
 from layerprobe.workflow.run.outputs import require_output, write_output
 from layerprobe.workflow.run.references import (
     RankedSplit,
@@ -62,6 +64,7 @@ from layerprobe.workflow.run.stored_choice import stored_choice
 
 _SPLIT = "test"
 _EXAMPLES = 2
+_Names = Callable[[int], str]  # label -> the name of the class
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,7 @@ def _named(layers: Sequence[RankedLayer]) -> str:
 def _compare(pair: LayerPair, both: tuple[NearestItem, NearestItem], request: ClassesRequest) -> ComparedClasses:
     """Every number of the result, from the nearest items by both layers."""
     ranked_split, run = pair.a.ranked_split, pair.a.ranked_split.run
-    names = _ClassNames(run.feature_head(ranked_split.epoch, _SPLIT).class_names)
+    names = partial(class_name, run.feature_head(ranked_split.epoch, _SPLIT).class_names)
     itself = run.ranks(ranked_split.epoch, _SPLIT).searched_itself
     searched_ids = run.feature_head(ranked_split.epoch, _SPLIT if itself else "gallery").ids
     ids = (ranked_split.stored.ids, ranked_split.stored.ids if pair.within_folds else searched_ids)
@@ -199,7 +202,7 @@ def _compare(pair: LayerPair, both: tuple[NearestItem, NearestItem], request: Cl
     # The others cannot lose.
     has_right_item, labels = both[0].right_items > 0, both[0].labels
     chance = chance_of_losing((both[0].hits - both[1].hits)[has_right_item], labels[has_right_item])
-    searchable = {names[label] for label in np.unique(labels[has_right_item]).tolist()}
+    searchable = {names(label) for label in np.unique(labels[has_right_item]).tolist()}
     return ComparedClasses(
         run.name,
         (ranked_split.epoch, pair.b.ranked_split.epoch),
@@ -215,16 +218,7 @@ def _compare(pair: LayerPair, both: tuple[NearestItem, NearestItem], request: Cl
     )
 
 
-@dataclass(frozen=True)
-class _ClassNames:
-    names: Sequence[str]
-
-    def __getitem__(self, label: int) -> str:
-        """The name of a class; the number itself where the run has no names."""
-        return self.names[label] if self.names else str(label)
-
-
-def _class_rows(both: tuple[NearestItem, NearestItem], names: _ClassNames) -> tuple[ComparedClass, ...]:
+def _class_rows(both: tuple[NearestItem, NearestItem], names: _Names) -> tuple[ComparedClass, ...]:
     a, b, labels = both[0].hits, both[1].hits, both[0].labels
     present, members, images = np.unique(labels, return_inverse=True, return_counts=True)
     recall_a, recall_b, differences = ((np.bincount(members, x) / images).tolist() for x in (a, b, a - b))
@@ -234,7 +228,7 @@ def _class_rows(both: tuple[NearestItem, NearestItem], names: _ClassNames) -> tu
     shrunk_means = itertools.repeat(None) if shrunk is None else shrunk.tolist()
     estimates = iter(zip(paired_intervals(counts), holm(sign_tests(counts)), shrunk_means, strict=False))
     return tuple(
-        ComparedClass(names[label], *numbers, *(next(estimates) if has_right_item else ()))
+        ComparedClass(names(label), *numbers, *(next(estimates) if has_right_item else ()))
         for label, *numbers, has_right_item in zip(
             present.tolist(), images.tolist(), recall_a, recall_b, differences, is_searchable.tolist(), strict=True
         )
@@ -242,7 +236,7 @@ def _class_rows(both: tuple[NearestItem, NearestItem], names: _ClassNames) -> tu
 
 
 def _confusions(
-    both: tuple[NearestItem, NearestItem], names: _ClassNames, ids: tuple[Sequence[str], Sequence[str]]
+    both: tuple[NearestItem, NearestItem], names: _Names, ids: tuple[Sequence[str], Sequence[str]]
 ) -> tuple[Confusion, ...]:
     """The pairs that either layer confuses, the largest first.
 
@@ -258,15 +252,15 @@ def _confusions(
         by_both = np.isin(a, b)
         examples = [(0, row) for row in (*a[by_both], *a[~by_both])] + [(1, row) for row in b[~np.isin(b, a)]]
         pictures = [MistakenImage(ids[0][row], ids[1][both[side].rows[row]]) for side, row in examples[:_EXAMPLES]]
-        confusions.append(Confusion(names[name], names[other], int(with_right[name]), len(a), len(b), tuple(pictures)))
+        confusions.append(Confusion(names(name), names(other), int(with_right[name]), len(a), len(b), tuple(pictures)))
     return tuple(sorted(confusions, key=lambda x: (-x.count, -(x.a + x.b), x.name, x.nearest)))
 
 
-def _two_names(both: tuple[NearestItem, NearestItem], names: _ClassNames) -> tuple[TwoNames, ...]:
+def _two_names(both: tuple[NearestItem, NearestItem], names: _Names) -> tuple[TwoNames, ...]:
     by_layer = {side: nearest.two_names() for side, nearest in zip("AB", both, strict=True)}
     pairs = dict.fromkeys(pair for of_layer in by_layer.values() for pair in of_layer)
     return tuple(
-        TwoNames((names[pair[0]], names[pair[1]]), tuple(side for side in by_layer if pair in by_layer[side]))
+        TwoNames((names(pair[0]), names(pair[1])), tuple(side for side in by_layer if pair in by_layer[side]))
         for pair in pairs
     )
 
