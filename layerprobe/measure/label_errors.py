@@ -1,0 +1,271 @@
+"""Labels that look wrong, from the nearest neighbours of each image by several layers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from layerprobe.ranking.neighbours import nearest_neighbours
+from layerprobe.reductions.applying import Blocks, Marked, reduce_blocks
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.reduction import NotApplicableError, Reduce
+from layerprobe.reductions.supervised import FEWEST_CLASSES, learned_whitened
+from layerprobe.values.retrieval import FloatArray, IntArray
+
+NEIGHBOURS = 5
+MAJORITY = 3  # of the neighbours by a layer
+_DIMENSIONS = 64
+_SAME, NEAR = 1e-3, 0.25  # distances of duplicates, as shares of the median distance of a nearest neighbour
+_FEWEST_IMAGES = 3  # of a group of a class
+_SMALLEST_GROUP = 0.2  # of the class
+_NEARER = 0.2  # of the classes: none of these is counted in the estimate
+_FEWEST_RANKED = 10  # classes, so that the estimate does not rest on two or three of them
+_BLOCK = 256  # images that are compared with all classes at once
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNeighbours:
+    """The nearest neighbours of each of N images by a layer, the closest first.
+
+    Args:
+        rows: (N, K) of the neighbours.
+        distances: (N, K) Euclidean, between features of length 1.
+        is_fitted: whether by learned whitening.
+    """
+
+    rows: IntArray
+    distances: FloatArray
+    is_fitted: bool
+
+    @property
+    def relative_distances(self) -> FloatArray:
+        """(N, K) as shares of the median distance of a nearest neighbour; inf where that is 0."""
+        median = float(np.median(self.distances[:, 0]))
+        return self.distances / median if median > 0 else np.full(self.distances.shape, np.inf)
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """An image whose label looks wrong.
+
+    Args:
+        row: of the image.
+        suggested: the label that its neighbours have.
+        layers: by how many of the layers most of its neighbours have that label.
+        votes: how many of its neighbours, by all layers.
+    """
+
+    row: int
+    suggested: int
+    layers: int
+    votes: int
+
+
+@dataclass(frozen=True)
+class DuplicatePair:
+    """Two images of different labels that are nearly the same by every layer; `is_same`: as far as features tell."""
+
+    rows: tuple[int, int]
+    distance: float
+    is_same: bool
+
+
+@dataclass(frozen=True)
+class DividedClass:
+    """A class whose images fall into groups that are not among each other's neighbours.
+
+    Args:
+        groups: rows of the images of each group with three images or more, the largest first.
+    """
+
+    label: int
+    images: int
+    groups: tuple[tuple[int, ...], ...]
+
+
+def neighbours_out_of_fold(
+    features: NDArray[np.float32], labels: IntArray, folds: IntArray, device: torch.device
+) -> LayerNeighbours:
+    """The nearest neighbours of each image among all, by learned whitening that is fitted on the other folds' images.
+
+    An image's own label has no part in the map that it is compared by. Where there are fewer than 16 classes of two
+    images, or the features do not suit the map, they are only brought to length 1.
+
+    Args:
+        features: (N, D), N above 5.
+        labels: (N,)
+        folds: (N,) the fold of each image.
+
+    Raises:
+        NotFiniteError: a row holds NaN or Inf.
+    """
+    blocks, count = Blocks(torch.from_numpy(features), device), len(labels)
+    neighbours = np.empty((count, NEIGHBOURS), np.int64), np.empty((count, NEIGHBOURS))
+    names, is_fitted = [str(row) for row in range(count)], True
+    for fold in np.unique(folds).tolist():
+        reduce = _learned_without(blocks, labels, folds == fold)
+        is_fitted = is_fitted and reduce is not None
+        mapped = reduce_blocks(blocks, reduce or parse_chain("l2").fit((), features.shape[1], seed=0), count)
+        queries = np.flatnonzero(folds == fold)
+        nearest = nearest_neighbours(
+            mapped[torch.from_numpy(queries).to(mapped.device)],
+            NEIGHBOURS,
+            mapped,
+            similarity="euclidean",
+            ids=[names[row] for row in queries.tolist()],
+            gallery_ids=names,
+        )
+        neighbours[0][queries], neighbours[1][queries] = nearest.indices, -nearest.similarities
+    return LayerNeighbours(*neighbours, is_fitted)
+
+
+def _learned_without(blocks: Blocks, labels: IntArray, held_out: NDArray[np.bool_]) -> Reduce | None:
+    """Learned whitening, fitted without some images; None where it does not suit them."""
+    if int((np.unique(labels[~held_out], return_counts=True)[1] >= 2).sum()) < FEWEST_CLASSES:
+        return None
+    dim = int(blocks.rows.shape[1])
+    chain = parse_chain(learned_whitened(min(_DIMENSIONS, dim)))
+    try:
+        return chain.fit(Marked(blocks, ~held_out), dim, seed=0, labels=labels[~held_out])
+    except NotApplicableError:
+        return None
+
+
+def needed_layers(count: int) -> int:
+    """How many of some layers must agree: two thirds."""
+    return math.ceil(2 * count / 3)
+
+
+def suspects_of(labels: IntArray, layers: Sequence[LayerNeighbours]) -> list[Suspect]:
+    """The images whose labels look wrong, those with most evidence first.
+
+    No neighbour of theirs by any layer has their label, and by two thirds of the layers at least 3 of the 5 neighbours
+    have one other label, the same by these layers. Classes of one image are left out: such an image has no neighbour of
+    its label.
+
+    Args:
+        labels: (N,)
+    """
+    neighbours = np.stack([labels[layer.rows] for layer in layers], axis=1)
+    sizes = np.bincount(labels - labels.min())[labels - labels.min()]
+    is_ordered = np.all([layer.distances[:, -1] > 0 for layer in layers], axis=0)
+    is_alone = ~(neighbours == labels[:, None, None]).any((1, 2)) & (sizes > 1) & is_ordered
+    suspects = []
+    for row in np.flatnonzero(is_alone).tolist():
+        counts = [Counter(by_layer) for by_layer in neighbours[row].tolist()]
+        votes = sum(counts, Counter[int]())
+        agreeing = {label: sum(count[label] >= MAJORITY for count in counts) for label in votes}
+        suggested = min(votes, key=lambda label: (-agreeing[label], -votes[label], label))
+        if agreeing[suggested] >= needed_layers(len(layers)):
+            suspects.append(Suspect(row, suggested, agreeing[suggested], votes[suggested]))
+    return sorted(suspects, key=lambda x: (-x.votes, -x.layers, x.row))
+
+
+def estimate_wrong(suspects: Sequence[Suspect], labels: IntArray, features: NDArray[np.float32]) -> float | None:
+    """How many of the suspects have a wrong label, if a wrong label is any other one with the same chance.
+
+    Classes are ranked by how alike they are to the class of the suspect's label: by the cosine of the means of their
+    features, of length 1 and less the mean of all, the suspect's own left out. Where a label is wrong by chance, the
+    suggested class has any rank. Where it is right, and the image resembles another class, that class is taken to be
+    one of the nearest fifth. So the suspects whose suggested class is not among these are counted, and divided by the
+    share of ranks that they can have, as Storey (Journal of the Royal Statistical Society B 64, 2002, equation 3)
+    estimates the number of true null hypotheses from the p-values above a threshold.
+
+    Args:
+        labels: (N,)
+        features: (N, D)
+
+    Returns:
+        At most the number of suspects; None of fewer than 10 classes.
+    """
+    classes, places = np.unique(labels, return_inverse=True)
+    if len(classes) < _FEWEST_RANKED:
+        return None
+    others = len(classes) - 1
+    nearer = math.ceil(_NEARER * others)
+    sums = np.zeros((len(classes), features.shape[1]))
+    for start in range(0, len(labels), _BLOCK):
+        np.add.at(sums, places[start : start + _BLOCK], _unit(features[start : start + _BLOCK]))
+    mean = sums.sum(0) / len(labels)
+    sums -= np.bincount(places)[:, None] * mean
+    means, farther = _unit(sums), 0
+    for start in range(0, len(suspects), _BLOCK):
+        rows = np.array([x.row for x in suspects[start : start + _BLOCK]])
+        suggested = np.searchsorted(classes, [x.suggested for x in suspects[start : start + _BLOCK]])
+        alike = _unit(sums[places[rows]] - (_unit(features[rows]) - mean)) @ means.T
+        here = np.arange(len(rows))
+        alike[here, places[rows]] = -np.inf
+        farther += int(((alike > alike[here, suggested][:, None]).sum(1) >= nearer).sum())
+    return min(float(len(suspects)), farther * others / (others - nearer))
+
+
+def _unit(vectors: NDArray[np.floating]) -> FloatArray:
+    """Of length 1, in float64; zero vectors stay."""
+    values = vectors.astype(np.float64)
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    unit: FloatArray = values / np.where(lengths > 0, lengths, 1)
+    return unit
+
+
+def duplicates_of(labels: IntArray, layers: Sequence[LayerNeighbours]) -> list[DuplicatePair]:
+    """The pairs of images with different labels that are duplicates by every layer, the closest first.
+
+    One is among the 5 nearest neighbours of the other, at a distance of at most a quarter of the median distance of a
+    nearest neighbour; `is_same` where it is at most a thousandth.
+
+    Args:
+        labels: (N,)
+    """
+    by_layer: list[dict[tuple[int, int], float]] = []
+    for layer in layers:
+        distances = layer.relative_distances
+        rows, places = np.nonzero((distances <= NEAR) & (labels[layer.rows] != labels[:, None]))
+        pairs: dict[tuple[int, int], float] = {}
+        for a, b, distance in zip(
+            rows.tolist(), layer.rows[rows, places].tolist(), distances[rows, places].tolist(), strict=True
+        ):
+            pair = min(a, b), max(a, b)
+            pairs[pair] = max(pairs.get(pair, 0.0), distance)
+        by_layer.append(pairs)
+    common = set.intersection(*map(set, by_layer))
+    largest = sorted((max(pairs[pair] for pairs in by_layer), pair) for pair in common)
+    return [DuplicatePair(pair, distance, distance <= _SAME) for distance, pair in largest]
+
+
+def divided_classes(labels: IntArray, layers: Sequence[LayerNeighbours]) -> list[DividedClass]:
+    """The classes whose images fall into two groups or more, those with the largest second group first.
+
+    Two images of a class are connected where one is among the 5 nearest neighbours of the other by half of the layers.
+    The class is divided if its second largest component has three images, and a fifth of the class.
+
+    Args:
+        labels: (N,)
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    count, edges = len(labels), []
+    for layer in layers:
+        a, b = np.repeat(np.arange(count), layer.rows.shape[1]), layer.rows.ravel()
+        a, b = a[labels[a] == labels[b]], b[labels[a] == labels[b]]
+        edges.append(np.unique(np.minimum(a, b) * count + np.maximum(a, b)))
+    pairs, by_layers = np.unique(np.concatenate(edges), return_counts=True)
+    pairs = pairs[2 * by_layers >= len(layers)]
+    graph = coo_array((np.ones(len(pairs)), (pairs // count, pairs % count)), shape=(count, count))
+    components = connected_components(graph, directed=False)[1]
+    order = np.lexsort((components, labels))
+    starts = np.flatnonzero(np.diff(labels[order], prepend=labels.min() - 1))
+    divided = []
+    for rows in np.split(order, starts)[1:]:
+        _, members, sizes = np.unique(components[rows], return_inverse=True, return_counts=True)
+        groups = [tuple(rows[members == i].tolist()) for i in np.argsort(-sizes, kind="stable")]
+        groups = [group for group in groups if len(group) >= _FEWEST_IMAGES]
+        if len(groups) > 1 and len(groups[1]) >= _SMALLEST_GROUP * len(rows):
+            divided.append(DividedClass(int(labels[rows[0]]), len(rows), tuple(groups)))
+    return sorted(divided, key=lambda x: (-len(x.groups[1]) / x.images, x.label))
