@@ -27,7 +27,7 @@ LEVELS = (
     "workflow.choose workflow.compare workflow.summary",
     "workflow.threshold workflow.classes",
     "workflow.plot workflow.export",
-    "workflow.explain workflow.study workflow.features",
+    "workflow.explain workflow.study workflow.features workflow.labels",
     "workflow.report",
     "workflow.python",
     "workflow.watch",

@@ -43,6 +43,7 @@ _MODULES = {
     "export": ("export",),
     "threshold": ("threshold",),
     "classes": ("classes",),
+    "labels": ("labels",),
     "features": ("features",),
     "explain": ("explain",),
     "plot": ("plot",),

@@ -82,6 +82,7 @@ COMMANDS = {
     "export": [f"export frozen --layer output --format npz --out {name}" for name in ("exported", "exported")],
     "threshold": ["threshold features.npz", "threshold features.npz --layer noise --far 1e-2,1e-1"],
     "classes": ["classes frozen", "classes frozen --layers 2,output --sort gain"],
+    "labels": ["labels frozen", "labels frozen --splits nope", "labels frozen --layers 2/l2"],
     "features": [
         "features frozen --layers 2,output --out table.npz",
         "features frozen --out table.csv",

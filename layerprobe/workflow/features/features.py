@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from pathlib import Path
 
 import torch
 
@@ -18,6 +17,7 @@ from layerprobe.workflow.features.request import FeaturesRequest
 from layerprobe.workflow.probe.reduced_features import query_index
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.class_names import class_name
+from layerprobe.workflow.run.image_paths import image_path
 from layerprobe.workflow.run.outputs import stream_of, write_output
 from layerprobe.workflow.run.references import (
     RankedSplit,
@@ -61,7 +61,7 @@ def feature_table(ranked_split: RankedSplit, layers: Sequence[RankedLayer], *, u
     classes, ids = query_index(run, epoch, split)
     names, root = run.feature_head(epoch, split).class_names, ranked_split.record.data.get("root")
     labels = [class_name(names, label) for label in classes.tolist()]
-    paths = [_path(root, name) for name in ids]
+    paths = [image_path(root, name) for name in ids]
     if utf8:
         require_parquet_texts(chain(ids, paths, labels, search.item_ids))
     columns = [_layer_columns(search, ranked, ranked_split.name(ranked)) for ranked in layers]
@@ -88,8 +88,3 @@ def _layer_columns(search: StoredSearch, ranked: RankedLayer, name: str) -> Laye
     vectors = torch.as_tensor(queries.values).numpy()
     bits = stored_dim(search.run, search.epoch, search.split, ranked) if ranked.similarity == "hamming" else None
     return LayerColumns(name, vectors, bits or vectors.shape[1], nearest, right[:, 0])
-
-
-def _path(root: str | None, name: str) -> str:
-    path = Path(root or "", name).absolute()
-    return str(path) if root and path.is_file() else ""
