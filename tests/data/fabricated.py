@@ -115,7 +115,7 @@ MARKET_TEST = {
 }  # fmt: skip
 
 
-def market(folder: Path) -> None:
+def market(folder: Path, test: Mapping[int, Mapping[int, tuple[int, int]]] = MARKET_TEST) -> None:
     """Market-1501's three folders, with a Thumbs.db as the real one has it."""
 
     def add(place: str, person: int, camera: int, count: int) -> None:
@@ -126,7 +126,7 @@ def market(folder: Path) -> None:
     for person, cameras in MARKET_TRAIN.items():
         for camera, images in cameras.items():
             add("bounding_box_train", person, camera, images)
-    for person, seen in MARKET_TEST.items():
+    for person, seen in test.items():
         for camera, (queries, images) in seen.items():
             add("query", person, camera, queries)
             add("bounding_box_test", person, camera, images)

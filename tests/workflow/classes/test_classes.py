@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,26 +14,35 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
+from layerprobe import store
 from layerprobe.cli.output import Terminal
+from layerprobe.recipe.overrides import Overrides
+from layerprobe.recipe.recipe import load_recipe
 from layerprobe.statistics.bootstrap import holm
 from layerprobe.statistics.choice import folds_of_queries
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError, RecipeError
 from layerprobe.system.wording import encoded
 from layerprobe.values.classes import ComparedClasses
-from layerprobe.values.layers import RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.classes import classes as module
 from layerprobe.workflow.classes.class_tables import class_table, confusion_table
 from layerprobe.workflow.classes.classes import compare_classes, verdict_text
 from layerprobe.workflow.classes.request import ClassesRequest
+from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.train.building import TrainRequest
+from layerprobe.workflow.train.train import train
+from tests.data import fabricated
 from tests.statistics.test_class_differences import by_hand as shrunk_by_hand
 from tests.statistics.test_class_differences import newcombe
 from tests.workflow import choosing_runs
 from tests.workflow.choose.test_choose import network_of
 from tests.workflow.choosing_runs import C2, labels_of
-from tests.workflow.conftest import Silent
+from tests.workflow.conftest import RECIPES, Silent
 from tests.workflow.drawn_run import FC6, POOL, features_of, write_run
 from tests.workflow.stored_ranks import INVALID, ranked, store_ranks
 
@@ -81,14 +91,32 @@ def search(
     return found
 
 
-def require_equal(compared: ComparedClasses, a: list[Found], b: list[Found], labels: NDArray[np.int64]) -> None:
+@dataclass
+class Searched:
+    """What is searched, where that is a gallery: names of classes, and ids of queries and items, and items' classes."""
+
+    names: Sequence[str]
+    queries: Sequence[str]
+    items: Sequence[str]
+    labels: NDArray[np.int64]
+
+
+def require_equal(
+    compared: ComparedClasses,
+    a: list[Found],
+    b: list[Found],
+    labels: NDArray[np.int64],
+    gallery: Searched | None = None,
+) -> None:
     """Check every number of the classes and the confusions."""
+    ids = [f"test/{i}.png" for i in range(len(labels))]
+    searched = gallery or Searched([str(x) for x in range(labels.max() + 1)], ids, ids, labels)
     names = sorted(set(labels.tolist()))
     differences = []
     p: list[float | None] = []
     searchable: list[str] = []
     for name in names:
-        (row,) = [x for x in compared.classes if x.name == str(name)]
+        (row,) = [x for x in compared.classes if x.name == searched.names[name]]
         rows = np.flatnonzero(labels == name).tolist()
         assert row.images == len(rows)
         assert row.a == pytest.approx(sum(a[i].hit for i in rows) / len(rows), abs=1e-12)
@@ -102,7 +130,7 @@ def require_equal(compared: ComparedClasses, a: list[Found], b: list[Found], lab
             differences.pop()
             p.append(None)
             continue
-        searchable.append(str(name))
+        searchable.append(searched.names[name])
         if sum(table) < len(rows):
             assert (row.interval, row.p) == (None, None)
             p.append(None)
@@ -115,7 +143,7 @@ def require_equal(compared: ComparedClasses, a: list[Found], b: list[Found], lab
         else:
             assert row.interval is None
     by_name = {x.name: x for x in compared.classes}
-    assert [by_name[str(x)].p for x in names] == pytest.approx(holm(p), nan_ok=True, abs=1e-12)
+    assert [by_name[searched.names[x]].p for x in names] == pytest.approx(holm(p), nan_ok=True, abs=1e-12)
     assert [by_name[name].shrunk for name in searchable] == pytest.approx(shrunk_by_hand(differences), abs=1e-9)
     lose = sum(by_name[name].difference < 0 for name in searchable)
     assert compared.verdict.startswith(f"{lose} of {len(searchable)} classes lose")
@@ -123,19 +151,21 @@ def require_equal(compared: ComparedClasses, a: list[Found], b: list[Found], lab
     for side, found in enumerate((a, b)):
         for i, x in enumerate(found):
             if x.hit == 0 and x.right:
-                pair = str(labels[i]), str(labels[x.nearest])
+                pair = searched.names[labels[i]], searched.names[searched.labels[x.nearest]]
                 pairs.setdefault(pair, [[], []])[side].append(i)
     assert {(x.name, x.nearest): (x.a, x.b) for x in compared.confusions} == {
         pair: tuple(map(len, sides)) for pair, sides in pairs.items()
     }
     for confusion in compared.confusions:
         sides = pairs[confusion.name, confusion.nearest]
-        assert confusion.images == sum(a[i].right > 0 for i in range(len(labels)) if str(labels[i]) == confusion.name)
+        assert confusion.images == sum(
+            a[i].right > 0 for i in range(len(labels)) if searched.names[labels[i]] == confusion.name
+        )
         assert len(confusion.examples) == min(2, len({*sides[0], *sides[1]}))
         for example in confusion.examples:
-            i = int(example.image.removeprefix("test/").removesuffix(".png"))
+            i = searched.queries.index(example.image)
             nearest = [found[i].nearest for found, rows in zip((a, b), sides, strict=True) if i in rows]
-            assert example.nearest in [f"test/{j}.png" for j in nearest]
+            assert example.nearest in [searched.items[j] for j in nearest]
 
 
 def test_every_number_is_that_of_loops(tmp_path: Path) -> None:
@@ -155,6 +185,58 @@ def test_cameras_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     run = write_run(tmp_path, sizes=SIZES, rules={"test": rules})
     a, b = (search(layer, features_of(labels, 1, layer), labels, groups) for layer in (POOL, FC6))
     require_equal(compare(run), a, b, labels)
+
+
+def search_market(run: Run, layer: LayerKey) -> tuple[list[Found], NDArray[np.int64], Searched]:
+    """By loops: as `search`, in a gallery without what the query's own camera took of its person."""
+    heads = [run.feature_head(0, split) for split in ("test", "gallery")]
+    labels, labels_of_items = (np.asarray(head.labels, np.int64) for head in heads)
+    searched = Searched(heads[0].class_names, list(heads[0].ids), list(heads[1].ids), labels_of_items)
+    x, y = (store.read_features(run.feature_file(0, split), layer).astype(np.float64) for split in ("test", "gallery"))
+    cameras, cameras_of_items = (
+        [re.search(r"_c(\d)", name)[1] for name in ids]  # type: ignore[index] # each has one
+        for ids in (searched.queries, searched.items)
+    )
+    found = []
+    for i, label in enumerate(labels):
+        kept = [j for j, of_item in enumerate(labels_of_items) if of_item != label or cameras_of_items[j] != cameras[i]]
+        near = {j: float(x[i] @ y[j]) / float(np.linalg.norm(x[i]) * np.linalg.norm(y[j])) for j in kept}
+        tied = [j for j in kept if near[j] > max(near.values()) - 1e-9]
+        right = sum(labels_of_items[j] == label for j in kept)
+        hit = sum(labels_of_items[j] == label for j in tied) / len(tied) if right else 0.0
+        found.append(Found(hit, min(tied), right))
+    return found, labels, searched
+
+
+# Person -> camera -> queries, gallery images. Person 30 is seen by one camera alone, person 0 are distractors.
+MARKET = {
+    **{person: {1: (8, 2), 2: (person % 4, 1), 3: (person % 3, 2)} for person in range(11, 22)},
+    30: {3: (2, 3)},
+    0: {1: (0, 6), 2: (0, 6)},
+}
+
+
+def test_a_gallery_is_searched_without_what_the_camera_of_the_query_took(tmp_path: Path) -> None:
+    fabricated.market(tmp_path / "market", MARKET)
+    rng = np.random.default_rng(0)
+    colours = {person: rng.integers(40, 216, 3) for person in MARKET}
+    tested = [path for path in (tmp_path / "market").glob("*/0*.jpg") if int(path.name[:4]) in MARKET]
+    for path in sorted(tested):
+        colour = (colours[int(path.name[:4])] + rng.integers(-60, 60, 3)) // 48 * 48
+        Image.new("RGB", (20, 20), tuple(colour.clip(0, 255).tolist())).save(path)
+    settings = ("data.image_size=28", "data.allow_partial=true", "net.name=lenet", "net.fc=[8]", "train.epochs=0")
+    recipe = load_recipe(str(RECIPES / "netA.toml"), Overrides(f"market1501:{tmp_path / 'market'}", settings))
+    run = train(TrainRequest(recipe, True, tmp_path / "cache", "one", "cpu", 0), Silent())
+    probe(run, ProbeRequest(layers=("c3", "fc6"), splits=("test",), ks=(1,)), Silent())
+    a, labels, searched = search_market(run, LayerKey("c3", "max"))
+    b, _, _ = search_market(run, LayerKey("fc6", "none"))
+    assert [x.right for x in a if not x.right] == [0, 0]  # of person 30
+    compared = compare(run, ("c3", "fc6"))
+    require_equal(compared, a, b, labels, searched)
+    assert any(x.hit % 1 for x in (*a, *b))  # images of one colour
+    assert any(x.difference for x in compared.classes)
+    assert any(x.nearest == "distractors" for x in compared.confusions)
+    assert all(example.nearest.startswith("bounding_box_test/") for x in compared.confusions for example in x.examples)
 
 
 def test_layers_of_two_epochs_are_compared(tmp_path: Path) -> None:
