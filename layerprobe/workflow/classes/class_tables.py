@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from layerprobe.system.wording import one_line
 from layerprobe.tables.formats import as_csv
 from layerprobe.tables.tables import TextTable
-from layerprobe.values.classes import ComparedClass, ComparedClasses, Confusion
+from layerprobe.values.classes import ComparedClass, ComparedClasses, Confusion, TwoNames
 from layerprobe.values.intervals import Interval
 from layerprobe.values.layers import layer_names
 
@@ -18,17 +18,12 @@ _ABSENT = "-"
 def class_table(compared: ComparedClasses) -> TextTable:
     """The first classes: images, recall by both layers, the difference with its interval, and shrunk."""
     shown = compared.classes[:_SHOWN]
-    heading = (
-        f"{_title(compared)}: R@1 in % of each test class, {compared.queries:,} images",
-        f"A: {layer_name(compared, 0)}, B: {layer_name(compared, 1)}"
-        + "; 95 % interval over other images of the class" * any(x.interval for x in shown),
-    )
+    numbers, layers = class_heading(compared, shown)
+    heading = (f"{_title(compared)}: {numbers}", layers)
     rest = len(compared.classes) - len(shown)
-    shrunk = "shrunk: towards the difference of all classes, the more the fewer images a class has"
     notes = (
         *([f"{rest:,} more classes: --csv, --json or another --sort"] if rest else []),
-        *([shrunk] if any(x.shrunk is not None for x in shown) else []),
-        *compared.notes,
+        *class_notes(compared, shown),
     )
     return TextTable(
         ("class", "images", "A", "B", "A - B", "shrunk"),
@@ -40,12 +35,33 @@ def class_table(compared: ComparedClasses) -> TextTable:
     )
 
 
+def class_heading(compared: ComparedClasses, shown: Sequence[ComparedClass]) -> tuple[str, str]:
+    """What the numbers of some classes are, and which layers are A and B."""
+    return (
+        f"R@1 in % of each test class, {compared.queries:,} images",
+        f"A: {layer_name(compared, 0)}, B: {layer_name(compared, 1)}"
+        + "; 95 % interval over other images of the class" * any(x.interval for x in shown),
+    )
+
+
+def class_notes(compared: ComparedClasses, shown: Sequence[ComparedClass]) -> tuple[str, ...]:
+    """What the numbers of some classes need to be read, and what is left out of them."""
+    shrunk = "shrunk: towards the difference of all classes, the more the fewer images a class has"
+    return (*([shrunk] if any(x.shrunk is not None for x in shown) else []), *compared.notes)
+
+
+def two_names_text(candidates: Sequence[TwoNames]) -> str:
+    """The candidates for one class under two names, or that there are none."""
+    names = [f"{x.names[0]} and {x.names[1]} (by {' and '.join(x.layers)})" for x in candidates]
+    if not names:
+        return "no two classes are alike enough to be one under two names"
+    return f"candidates for one class under two names: {'; '.join(names)}"
+
+
 def confusion_table(compared: ComparedClasses) -> TextTable:
     """The largest directed pairs of classes, by both layers, with examples."""
     shown = compared.confusions[:_SHOWN]
     rest = len(compared.confusions) - len(shown)
-    names = [f"{x.names[0]} and {x.names[1]} (by {' and '.join(x.layers)})" for x in compared.two_names]
-    two_names = f"candidates for one class under two names: {'; '.join(names)}"
     return TextTable(
         ("class", "found in\nits place", "of", "A", "B", "image -> its nearest"),
         tuple(map(_confusion_cells, shown)),
@@ -54,7 +70,7 @@ def confusion_table(compared: ComparedClasses) -> TextTable:
         heading=(f"{_title(compared)}: images whose nearest item is of another class, by A and B",),
         notes=(
             *([f"{rest:,} more pairs: --confusions or --json"] if rest else []),
-            two_names if names else "no two classes are alike enough to be one under two names",
+            two_names_text(compared.two_names),
         ),
     )
 
