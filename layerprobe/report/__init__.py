@@ -3,6 +3,6 @@
 Values -> one HTML page: its JSON of rows and columns, templates, inline SVG, galleries of images, what is left out of
 a page.
 
-Types and words: `Report`, `RunPage`, `ShownChoice`, `Gallery`, `GalleryQuery`; bytes, JPEG, visible
+Types and words: `Report`, `RunPage`, `ShownChoice`, `Gallery`, `GalleryQuery`, `ShownClasses`; bytes, JPEG, visible
 text.
 """

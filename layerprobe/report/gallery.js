@@ -74,16 +74,18 @@
     return html("span", { class: "gallery-picture", role: "img", "aria-label": text }, "no image");
   };
 
+  const sign = (right) => html("span", { class: "gallery-sign", "aria-hidden": "true" }, right ? "✓" : "✗");
   const neighbour = ({ item, right }) => {
     const how = right ? "right" : "wrong", text = `${how}: ${names(item)}`;
-    const sign = html("span", { class: "gallery-sign", "aria-hidden": "true" }, right ? "✓" : "✗");
     return html(
       "li",
       { class: `gallery-${how}`, title: text },
-      html("span", { class: "gallery-frame" }, picture(item, text), sign),
+      html("span", { class: "gallery-frame" }, picture(item, text), sign(right)),
       html("span", { class: "gallery-name", "aria-hidden": "true" }, ...short(item.name)),
     );
   };
+
+  Object.assign(page, { keyOf, names, picture, sign });
 
   page.gallery = () => {
     const all = data.galleries.filter((gallery) => gallery.queries.length).map(opened);
@@ -170,8 +172,9 @@
       showQueries();
     };
 
-    // What the map of the images shares.
-    Object.assign(page, { shownGalleries: galleries, epochOf, keyOf, names, picture,
+    // What the map of the images and the confusions share.
+    Object.assign(page, { shownGalleries: galleries, epochOf,
+      isQuery: (key) => all.some((gallery) => gallery.places.has(key)),
       openQuery: (key) => {
         state.set("gallery-query", key);
         at("rule").value = at("text").value = "";

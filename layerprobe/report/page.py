@@ -13,10 +13,10 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from layerprobe.report.values import Gallery, GalleryMap, Report, RunPage
+from layerprobe.report.values import Gallery, GalleryMap, Report, RunPage, ShownClasses
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import assumed_lines, run_lines, split_text
-from layerprobe.values.intervals import IntervalKind, ShownKind
+from layerprobe.values.intervals import Interval, IntervalKind, ShownKind
 from layerprobe.values.layers import RankedLayer, layer_names
 from layerprobe.values.scores import SPLITS, Score, is_fraction, note_text
 
@@ -44,6 +44,7 @@ def page_data(report: Report) -> dict[str, Any]:
         "notes": [visible(note) for note in notes],
         "runs": [_run(run, kinds) for run in report.runs],
         "galleries": [_gallery(gallery, names.index(gallery.run), report.runs) for gallery in report.galleries],
+        "classes": None if report.classes is None else _classes(report.classes),
         "pictures": [_data_url(picture) for picture in report.pictures],
     }
 
@@ -138,8 +139,7 @@ def _gallery(gallery: Gallery, run_index: int, runs: Sequence[RunPage]) -> dict[
         "epochs": list(gallery.epochs),
         "layers": [layers.index(ranked) for ranked in gallery.layers],
         "items": [
-            {"id": visible(item.id), "name": visible(item.name), "picture": picture}
-            for item, picture in zip(gallery.items, gallery.pictures, strict=True)
+            _item(item.id, item.name, picture) for item, picture in zip(gallery.items, gallery.pictures, strict=True)
         ],
         "queries": [
             {"item": query.item, "rules": [visible(rule) for rule in query.rules]} for query in gallery.queries
@@ -150,6 +150,35 @@ def _gallery(gallery: Gallery, run_index: int, runs: Sequence[RunPage]) -> dict[
         "notes": [visible(note) for note in gallery.notes],
         "map": None if gallery.map is None else _map(gallery.map),
     }
+
+
+def _classes(shown: ShownClasses) -> dict[str, Any]:
+    return {
+        "rows": [
+            [visible(x.name), x.images, x.a, x.b, x.difference, *_ends(x.interval), x.shrunk] for x in shown.classes
+        ],
+        "confusions": [
+            {
+                "name": visible(x.name),
+                "nearest": visible(x.nearest),
+                "text": x.text,
+                "examples": [
+                    [_item(example.image, x.name, pictures[0]), _item(example.nearest, x.nearest, pictures[1])]
+                    for example, pictures in zip(x.examples, x.pictures, strict=True)
+                ],
+            }
+            for x in shown.confusions
+        ],
+    }
+
+
+def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
+    return (None, None) if interval is None else (interval.low, interval.high)
+
+
+def _item(name: str, class_name: str, picture: int) -> dict[str, Any]:
+    """An image, its class, and the place of its picture, -1 for none."""
+    return {"id": visible(name), "name": visible(class_name), "picture": picture}
 
 
 def _map(gallery_map: GalleryMap) -> dict[str, Any]:
@@ -190,9 +219,11 @@ _SCRIPTS = (
     "readout.js",
     "charts.js",
     "map.js",
+    "sorting.js",
     "table.js",
     "gallery.js",
     "projection.js",
+    "classes.js",
     "start.js",
 )  # in this order
 

@@ -74,5 +74,6 @@
   P.table();
   if (P.gallery) P.gallery();
   if (P.projection) P.projection();
+  P.classes();
   P.resume();
 })();

@@ -84,16 +84,16 @@ window.layerprobe = (() => {
     return (x < 0 ? "-" : "") + (tie ? exact.slice(0, cut).replace(/\.$/, "") : size.toFixed(digits));
   };
   const plain = (x) => (Math.abs(x) >= 100 ? fixed(x, 0) : String(Number(x.toPrecision(3)))); // three digits
+  const signed = (shown) => (shown.startsWith("-") ? `−${shown.slice(1)}` : `+${shown}`);
   const percent = (name) => data.runs.some((run) => run.metrics.some((one) => one.name === name && one.percent));
   const text = {
     // A value of a metric as tables show it: in percent with one decimal, or with three digits.
     shown: (value, metric) => (value === null ? "–" : percent(metric) ? fixed(100 * value, 1) : plain(value)),
     // train - test with its sign: in points, from the unrounded values.
-    gap: (gap, metric, digits = 1) => {
-      if (gap === null) return "–";
-      const shown = percent(metric) ? fixed(100 * gap, digits) : plain(gap);
-      return shown.startsWith("-") ? `−${shown.slice(1)}` : `+${shown}`;
-    },
+    gap: (gap, metric, digits = 1) => (gap === null ? "–" : signed(percent(metric) ? fixed(100 * gap, digits) : plain(gap))),
+    // A share, and a difference of two with its sign, both in percent.
+    share: (share) => (share === null ? "–" : fixed(100 * share, 1)),
+    difference: (difference) => (difference === null ? "–" : signed(fixed(100 * difference, 1))),
     // A number as scores.csv has it: Python's repr of a float.
     full: (x) => {
       if (x === null) return "";

@@ -25,16 +25,6 @@ window.layerprobe.table = () => {
     ...(rows.some((row) => row.gap !== null) ? [{ key: "gap", name: `${P.eachBrief(rows.filter((row) => row.gap !== null).map((row) => row.run), "train")} − test`, number: true, of: (row) => row.gap }] : []),
   ];
 
-  // Rows in the order of a column, those without a number last; equal ones as they were.
-  const sorted = (rows, column, up) => {
-    if (!column) return rows;
-    return [...rows].sort((a, b) => {
-      const [first, second] = [column.of(a), column.of(b)];
-      if (first === null || second === null) return (first === null) - (second === null);
-      return (up ? 1 : -1) * (first - second);
-    });
-  };
-
   const number = (found, metric, best, mark) => {
     if (!found) return html("td", { class: "number" }, "–");
     const { value, low, high, remark } = found;
@@ -76,12 +66,6 @@ window.layerprobe.table = () => {
       html("p", {}, `${row.run.name}, ${P.when(row.run, row.run.epochs[row.e])}, layer ${layer}, pool ${pool}, reduction ${reduction}, similarity ${similarity}`), list));
   };
 
-  const sort = (key) => {
-    const now = state.get("sort") || {};
-    const numbers = !["run", "layer"].includes(key); // numbers start with the largest
-    state.set("sort", now.key === key ? { key, up: !now.up } : { key, up: !numbers });
-  };
-
   P.drawn(["runs", "layers", "epoch", "metric", "filter", "sort"], () => {
     const metric = state.get("metric"), focused = document.activeElement && document.activeElement.id;
     const all = rowsOf(metric), splits = ["train", "choosing", "validation", "test"].filter((split) => all.some((row) => row[split]));
@@ -89,14 +73,12 @@ window.layerprobe.table = () => {
     const words = (state.get("filter") || "").toLowerCase().split(/\s+/).filter(Boolean);
     const name = (row) => [row.run.name, row.layer.label, row.layer.layer, row.layer.pool, row.layer.reduction, row.layer.similarity].join(" ").toLowerCase();
     const found = rows.filter((row) => words.every((word) => name(row).includes(word)));
-    const chosen = state.get("sort") || { key: many ? "run" : "layer", up: true }, by = columns.find((column) => column.key === chosen.key);
+    const chosen = state.get("sort") || { key: many ? "run" : "layer", up: true };
     const best = new Map(splits.map((split) => [split, Math.max(...rows.map((row) => row[split]?.value ?? -Infinity))]));
     const remarks = remarksOf(rows, splits);
-    const head = html("tr", {}, ...columns.map((column) => html("th", {
-      scope: "col", class: column.number ? "number" : null, "aria-sort": column === by ? (chosen.up ? "ascending" : "descending") : null,
-    }, html("button", { type: "button", id: `sort-${column.key}`, onclick: () => sort(column.key) }, column.name, remarks.head(column.key) ? html("sup", {}, remarks.head(column.key)) : null, html("span", { class: "arrow", "aria-hidden": "true" }, column === by ? (chosen.up ? " ▲" : " ▼") : " ↕")))));
+    const head = P.heads(columns, chosen, (to) => state.set("sort", to), { id: "sort", mark: remarks.head });
     const body = html("tbody", {});
-    for (const row of sorted(found, by, chosen.up)) {
+    for (const row of P.sorted(found, columns, chosen)) {
       const key = `${data.runs.indexOf(row.run)}-${row.i}`, shown = open.has(key);
       const opener = html("button", { type: "button", id: `row-${key}`, "aria-expanded": String(shown), onclick: () => {
         if (!open.delete(key)) open.add(key);

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.values.classes import ComparedClass, MistakenImage
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import Score
@@ -112,6 +113,44 @@ class Gallery:
     map: GalleryMap | None = None
 
 
+@dataclass(frozen=True)
+class ShownConfusion:
+    """Images of a class whose nearest item is of another class.
+
+    Args:
+        text: how many images by either layer.
+        examples: image and nearest item.
+        pictures: for either of each example, the place of its picture in `Report.pictures`; -1 where it has none.
+    """
+
+    name: str
+    nearest: str
+    text: str
+    examples: tuple[MistakenImage, ...]
+    pictures: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class ShownClasses:
+    """Two layers of a run by test class, and the classes that are confused.
+
+    Args:
+        verdict: which classes lose, in a sentence.
+        lead: what the numbers are, and which layers are A and B.
+        classes: those for which the page has room.
+        notes: on the classes, a line each.
+        confusions: likewise, the largest first.
+        confusion_notes: on these.
+    """
+
+    verdict: str
+    lead: str
+    classes: tuple[ComparedClass, ...]
+    notes: tuple[str, ...]
+    confusions: tuple[ShownConfusion, ...]
+    confusion_notes: tuple[str, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Report:
     """Everything on the page.
@@ -120,8 +159,9 @@ class Report:
         findings: what was found, a sentence each, with its interval; none where nothing can be said.
         choices: what was chosen, which leads the page.
         runs: at least one.
-        pictures: small JPEG or PNG files, each once, that galleries point at.
+        pictures: small JPEG or PNG files, each once, that galleries and confusions point at.
         metric: of the findings, and first shown.
+        classes: of a single run; None where they are not compared.
         refresh: seconds after which a browser reads the file again; None where it is not being written again.
     """
 
@@ -135,6 +175,7 @@ class Report:
     refresh: int | None = None
     metric: str = "R@1"
     choices: tuple[ShownChoice, ...] = ()
+    classes: ShownClasses | None = None
 
     @property
     def data(self) -> Mapping[str, DataFacts]:

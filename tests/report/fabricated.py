@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from layerprobe.report.values import Report, RunPage
+from layerprobe.report.values import Report, RunPage, ShownClasses
+from layerprobe.values.classes import ComparedClass
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Interval
 from layerprobe.values.layers import LayerKey, RankedLayer
@@ -53,6 +54,20 @@ def run_page(name: str, epochs: Sequence[int] = (0, 1, 2, 4), seed: int = 0, **f
         "made": (("command", f"layerprobe train --run {name}"),),
     }  # fmt: skip
     return RunPage(**(usual | fields))  # type: ignore[arg-type]
+
+
+def shown_classes(**fields: object) -> ShownClasses:
+    """Three classes by two layers, without a confusion."""
+    rows = (
+        ComparedClass("bird", 12, 0.25, 0.75, -0.5, Interval(-0.75, -0.125), 0.01, -0.25),
+        ComparedClass(HOSTILE, 1000, 0.5, 0.5, 0.0, None, 1.0, 0.0),
+        ComparedClass("boat", 4, 1.0, 0.75, 0.25),
+    )
+    usual = {
+        "verdict": "1 of 3 classes lose.", "lead": "R@1 in %. A: pool4@max, B: fc6.", "classes": rows,
+        "notes": ("a note",), "confusions": (), "confusion_notes": ("No image is confused with one of another class.",),
+    }  # fmt: skip
+    return ShownClasses(**(usual | fields))  # type: ignore[arg-type]
 
 
 def report_of(*runs: RunPage, **fields: object) -> Report:

@@ -12,9 +12,10 @@ import pytest
 
 from layerprobe.report.album import small_picture
 from layerprobe.report.page import render
-from layerprobe.report.values import Gallery, GalleryMap, GalleryQuery, Report
+from layerprobe.report.values import Gallery, GalleryMap, GalleryQuery, Report, ShownConfusion
+from layerprobe.values.classes import MistakenImage
 from layerprobe.values.views import Item
-from tests.report.fabricated import HOSTILE, LAYERS, report_of, run_page
+from tests.report.fabricated import HOSTILE, LAYERS, report_of, run_page, shown_classes
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -194,12 +195,52 @@ def test_a_report_without_galleries_says_where_the_reason_is(open_page: Callable
     assert not page.locator("#gallery-body").is_visible()
 
 
+def confusion(image: int, nearest: int) -> ShownConfusion:
+    example = MistakenImage(ITEMS[image].id, ITEMS[nearest].id)
+    names = ITEMS[image].name, ITEMS[nearest].name
+    return ShownConfusion(*names, "3 of 5 images by A, 2 by B", (example,), ((image, nearest if nearest < 19 else -1),))
+
+
+# Images 6 and 13 are queries of the gallery, 2 is none, and 19 has no picture.
+CONFUSED = shown_classes(confusions=(confusion(6, 13), confusion(2, 19)), confusion_notes=("all of them",))
+
+
+def test_a_confused_image_opens_in_the_gallery_where_it_is_a_query(open_page: Callable[..., Page]) -> None:
+    page = open_page(replace(report_with(gallery_of("one")), classes=CONFUSED))
+    pairs = page.locator("#confusions-pairs li")
+    assert pairs.locator("h3").all_text_contents() == ["bird → tree", f"{HOSTILE} → boat"]
+    told = "all => all.map(one => one.alt ?? one.ariaLabel)"
+    assert pairs.locator("img, [role=img]").evaluate_all(told) == [
+        "bird, 1/6.png", "its nearest, wrong: tree, 2/13.png",
+        f"{HOSTILE}, 0/2.png", "its nearest, wrong: boat, 3/19.png",
+    ]  # fmt: skip
+    assert [pair.locator("button").count() for pair in pairs.all()] == [2, 0]
+    page.locator("#gallery-text").fill("boat")
+    pairs.first.locator("button").nth(1).press("Enter")
+    assert page.locator("#gallery-query b").inner_text() == "tree"
+    assert page.evaluate("document.activeElement.type") == "radio"
+
+
+def test_pictures_of_confusions_are_on_the_page_once() -> None:
+    with_confusions = replace(report_with(gallery_of("one")), classes=CONFUSED)
+    assert render(with_confusions).count("data:image/") == render(report_with(gallery_of("one"))).count("data:image/")
+
+
+def test_confusions_without_pictures_name_the_images(open_page: Callable[..., Page]) -> None:
+    pair = replace(confusion(6, 13), pictures=((-1, -1),))
+    page = open_page(report_of(classes=replace(CONFUSED, confusions=(pair,))))
+    assert page.locator("#confusions-pairs figure").all_text_contents() == ["1/6.png → 2/13.png"]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_serious_fault_in_the_gallery(open_page: Callable[..., Page], scheme: str) -> None:
+def test_axe_finds_no_serious_fault_in_the_gallery_and_classes(open_page: Callable[..., Page], scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    page = open_page(report_with(gallery_of("one"), gallery_of("two", (0, 7, 13))))
+    galleries = report_with(gallery_of("one"), gallery_of("two", (0, 7, 13)))
+    page = open_page(replace(galleries, classes=CONFUSED))
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-    faults = axe.Axe().run(page, context="#gallery").response["violations"]
+    faults = (
+        axe.Axe().run(page, context={"include": [["#gallery"], ["#classes"], ["#confusions"]]}).response["violations"]
+    )
     assert [fault["id"] for fault in faults if fault["impact"] in ("serious", "critical")] == []
 
 

@@ -16,7 +16,7 @@ from layerprobe.report.page import render
 from layerprobe.report.values import Report
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import ScoreTable
-from tests.report.fabricated import HOSTILE, report_of, run_page, scores_of
+from tests.report.fabricated import HOSTILE, report_of, run_page, scores_of, shown_classes
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -415,3 +415,22 @@ def test_axe_finds_no_serious_fault(open_page: Open, scheme: str) -> None:
     opened.page.locator("#choose-layers > summary").click()
     found = axe.Axe().run(opened.page).response["violations"]
     assert [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in found] == []
+
+
+def test_classes_are_sorted_by_any_column_on_a_narrow_page(open_page: Open) -> None:
+    opened = open_page(report_of(classes=shown_classes()), width=390)
+    assert opened.texts("#classes .finding") == ["1 of 3 classes lose."]
+    rows = "#classes-box tbody th"
+    assert opened.texts(rows) == ["bird", HOSTILE, "boat"]  # by shrunk, without which boat is
+    assert opened.texts("#classes-box tbody tr:first-child td") == [
+        "12", "25.0", "75.0", "\u221250.0 \u221275.0\u00a0to \u221212.5", "\u221225.0",
+    ]  # fmt: skip
+    opened.page.locator("#sort-classes-difference").press("Enter")
+    assert opened.texts(rows) == ["boat", HOSTILE, "bird"]  # numbers start with the largest
+    assert opened.page.evaluate("document.activeElement.id") == "sort-classes-difference"
+    opened.page.locator("#sort-classes-name").click()
+    assert opened.texts(rows) == [HOSTILE, "bird", "boat"]
+    assert opened.page.evaluate("document.documentElement.scrollWidth") == 390
+    box = "document.getElementById('classes-box')"
+    assert opened.page.evaluate(f"{box}.scrollWidth - {box}.clientWidth") == 0
+    assert opened.faults == []

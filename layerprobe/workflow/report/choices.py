@@ -12,6 +12,7 @@ from layerprobe.system.errors import LayerprobeError
 from layerprobe.system.progress import Silent
 from layerprobe.values.choice import Choice, advice_text, certainty_text, choice_table, verdict_text
 from layerprobe.values.layers import RankedLayer, spoken_name
+from layerprobe.values.records import RunRecord
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.experiments import experiments_of
@@ -103,13 +104,21 @@ def _make_choice(group: Sequence[Run], request: ChooseRequest) -> Choices:
     except LayerprobeError as error:
         advice = f"{first_run.command('choose')} says what helps"
         return Choices(missing=(f"{', '.join(names)}: no layer is chosen: {error.message}; {advice}",))
-    # Layers after reductions that are fitted on train would be ranked anew.
-    if "validation" not in record.manifests and any(
-        parse_chain(score.ranked.reduction).fits_on_train for run in group for score in run.scores()
-    ):
+    if ranks_anew(group, record):
         command = first_run.command("choose")
         return Choices(missing=(f"{', '.join(names)}: no choice is stored, and it takes a while; {command} makes one",))
     return describe_choice(names, lambda: choose_runs(group, request, Silent()))
+
+
+def ranks_anew(runs: Sequence[Run], record: RunRecord) -> bool:
+    """Whether a choice of some runs would rank layers anew: those after reductions that are fitted on train.
+
+    Args:
+        record: of one of them.
+    """
+    return "validation" not in record.manifests and any(
+        parse_chain(score.ranked.reduction).fits_on_train for run in runs for score in run.scores()
+    )
 
 
 def _join(results: Sequence[Choices]) -> Choices:

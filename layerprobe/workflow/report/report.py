@@ -24,6 +24,7 @@ from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.finding import METRIC, best_on_validation, findings
 from layerprobe.workflow.explain.explain_text import stored_figure
+from layerprobe.workflow.report.by_class import ByClass, compare_by_class
 from layerprobe.workflow.report.choices import Choices, choices
 from layerprobe.workflow.report.report_gallery import Galleries, galleries_of
 from layerprobe.workflow.report.request import ReportRequest
@@ -92,20 +93,30 @@ def build_report(
     is_kept = result is None or result.lasting
     pages = [_page(run, scores[run.name], chosen.selected.get(run.name), is_kept=is_kept) for run in runs]
     run_findings = findings(runs, metric)
-    galleries = Galleries(notes=() if result is None else (_NO_IMAGES,))
+    galleries, by_class = Galleries(notes=() if result is None else (_NO_IMAGES,)), ByClass()
     if gallery and result is None:
         galleries = galleries_of(list(zip(runs, pages, strict=True)))
+        if len(runs) == 1:
+            by_class = compare_by_class(runs[0], pages[0], galleries)
     return Report(
         title=_title(pages),
         findings=(*chosen.sentences, *run_findings.sentences),
         choices=chosen.shown,
         runs=tuple(pages),
         galleries=galleries.galleries,
-        pictures=galleries.pictures,
+        pictures=galleries.pictures + by_class.pictures,
         made=page_provenance(time.time(), in_python=result is not None),
-        notes=(*left_out, *chosen.missing, *run_findings.missing, *experiments_of(runs).notes, *galleries.notes),
+        notes=(
+            *left_out,
+            *chosen.missing,
+            *run_findings.missing,
+            *experiments_of(runs).notes,
+            *galleries.notes,
+            *by_class.notes,
+        ),
         refresh=refresh,
         metric=metric,
+        classes=by_class.shown,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -47,17 +47,22 @@ MAPPED = 200  # further queries at most, which are on the map
 ON_MAP = "on the map"  # their rule; projection.js has it, too
 SEARCHED = 2_000_000  # rows of features, over all layers, epochs and runs, that are read for a page
 _PANELS = "layerprobe plot panels"  # fits a reduction at one epoch alone
-Picture = Callable[[int], bytes | None]  # item -> its small picture; None where it cannot be read
+ReadPicture = Callable[[str], bytes | None]  # id of an image -> its small picture; None where it cannot be read
 _Neighbours = tuple[NDArray[np.int32], NDArray[np.bool_], list[RankedLayer]]
 
 
 @dataclass(frozen=True, eq=False)
 class Galleries:
-    """The galleries of some runs."""
+    """The galleries of some runs.
+
+    Args:
+        readers: run -> what gives the small picture of one of its images.
+    """
 
     galleries: tuple[Gallery, ...] = ()
     pictures: tuple[bytes, ...] = ()
     notes: tuple[str, ...] = ()
+    readers: Mapping[str, ReadPicture] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,26 +102,31 @@ def galleries_of(runs: Sequence[tuple[Run, RunPage]], limit: int = LIMIT) -> Gal
         if group is None:
             groups.append(group := [])
         group.append(gallery_run)
-    galleries: dict[str, tuple[Gallery, Picture]] = {}
+    galleries: dict[str, Gallery] = {}
+    readers: dict[str, ReadPicture] = {}
     with in_threads() as map_in_threads:
         for group in groups:
             queries = _queries_of(group)
             read: dict[str, bytes | None] = {}  # the runs of a group show the same images
             for gallery_run in group:
                 name = gallery_run.page.name
-                gallery = _fill_gallery(gallery_run, queries, map_in_threads)
-                galleries[name] = gallery, partial(_picture, gallery_run.opened, gallery.items, read)
+                galleries[name] = _fill_gallery(gallery_run, queries, map_in_threads)
+                readers[name] = partial(_read_picture, gallery_run.opened, read)
     in_order = [galleries[gallery_run.page.name] for gallery_run in gallery_runs]
-    return Galleries(*fit_galleries(in_order, limit), tuple(notes))
+    with_pictures = [(gallery, partial(_picture, gallery, readers[gallery.run])) for gallery in in_order]
+    return Galleries(*fit_galleries(with_pictures, limit), tuple(notes), readers)
 
 
-def _picture(opened: RunGallery, items: Sequence[Item], read: dict[str, bytes | None], index: int) -> bytes | None:
-    """The small picture of an item; None where it cannot be read.
+def _picture(gallery: Gallery, read: ReadPicture, index: int) -> bytes | None:
+    return read(gallery.items[index].id)
+
+
+def _read_picture(opened: RunGallery, read: dict[str, bytes | None], name: str) -> bytes | None:
+    """The small picture of an image; None where it cannot be read.
 
     Args:
         read: id -> picture, of images that were read before; a new one is added.
     """
-    name = items[index].id
     if name not in read:
         try:
             read[name] = small_picture(opened.image(name))

@@ -206,7 +206,7 @@ def test_galleries_and_why_there_are_none_are_on_the_page(monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "galleries_of", galleries_of)
     made = build_report([run_of(tmp_path)])
     assert made.pictures == (b"\x89PNG",)
-    assert made.notes[-1] == "no images of one"
+    assert "no images of one" in made.notes
 
 
 def test_metrics_for_which_there_is_no_room_are_left_out_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
