@@ -33,6 +33,7 @@ from layerprobe.workflow.classes.classes import compare_classes, verdict_text
 from layerprobe.workflow.classes.request import ClassesRequest
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run.references import draws_of
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
@@ -309,6 +310,13 @@ def test_a_name_of_several_layers_is_refused(tmp_path: Path) -> None:
     layers = {"test": {choosing_runs.C1: np.ones(80), C2: np.ones(80)}}
     with pytest.raises(RecipeError, match=re.escape("--layers c* names several layers. Choose one of c1@max, c2@max")):
         compare(choosing_runs.write_run(tmp_path, "one", layers), ("c1", "c*"))
+
+
+def test_a_mean_over_random_draws_is_refused(tmp_path: Path) -> None:
+    draws = draws_of(ranked("fc6@none", "random:2x2"))
+    run = choosing_runs.write_run(tmp_path, "one", {"test": dict.fromkeys((*draws, C2), np.ones(80))})
+    with pytest.raises(RecipeError, match="fc6/random:2x2 is a mean over 2 random draws"):
+        compare(run, ("fc6/random:2x2", "c2"))
 
 
 def test_a_run_without_a_known_embedding_needs_layers(tmp_path: Path) -> None:
