@@ -175,7 +175,7 @@ def _as_fault(error: BaseException, words: Sequence[str]) -> LayerprobeError:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return InterruptedRun("interrupted", signal_number=signal.SIGINT)
     if is_out_of_memory(error):
-        training = "Lower train.batch_size with --set, or use another --device"
+        training = "Lower train.batch_size or set train.chunk by --set, or use another --device"
         return EnvironmentFault("out of memory", fix=training if "train" in words[:1] else FIX)
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return EnvironmentFault("no further thread can be started", fix="Free memory, or raise `ulimit -u`")

@@ -25,6 +25,7 @@ from layerprobe.nets.net import Net
 from layerprobe.system.computing import with_float64
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.system.transfers import fetch, send
+from layerprobe.training.chunks import ChunkedBatch
 from layerprobe.training.schedule import Schedule
 from layerprobe.training.sharing import Sharing
 
@@ -160,6 +161,8 @@ class Plan:
             limit.
         accumulate: how many batches make one step, by their mean gradient; the loss and BatchNorm see each by itself.
             The last step of an epoch may have fewer.
+        chunk: how many images of a batch are forwarded at once (`ChunkedBatch`), by all processes together; BatchNorm
+            normalises by them. 0: the whole batch.
         bfloat16: the network's products in bfloat16 (autocast); weights, loss and gradients stay float32.
         workers: data worker processes; 0 loads in this one. Never changes the result.
     """
@@ -177,6 +180,7 @@ class Plan:
     weight_decay: float = 5e-4
     clip_gradient: float | None = None
     accumulate: int = 1
+    chunk: int = 0
     bfloat16: bool = False
     augment: str = "none"
     seed: int = 0
@@ -186,6 +190,11 @@ class Plan:
     def steps_per_epoch(self) -> int:
         """Steps of the optimiser in an epoch, the same in every epoch."""
         return math.ceil(self.batches_per_epoch / self.accumulate)
+
+    @property
+    def images_at_once(self) -> int:
+        """How many images are forwarded at once: those of a chunk, or of the whole batch."""
+        return min(self.chunk or self.images_per_batch, self.images_per_batch)
 
 
 @dataclass(frozen=True)
@@ -246,6 +255,13 @@ class Trainer:
                 " has any",
                 fix='Set train.warmup = "linear", or name layers in net.from_scratch',
             )
+        images = plan.images_per_batch
+        if self.chunks_normalise and 1 in (plan.chunk, images % plan.chunk):
+            sizes = [size for size in range(2, images + 1) if images % size != 1]
+            raise RecipeError(
+                f"[train]: chunk = {plan.chunk} leaves BatchNorm a single image of {images} to normalise by",
+                fix=f"Set train.chunk={min(sizes, key=lambda size: abs(size - plan.chunk))}, or leave it out",
+            )
         if plan.epochs:
             _ = self.optimizer
 
@@ -260,6 +276,12 @@ class Trainer:
             epsilon=self.plan.epsilon,
             fused=_fuses(self.device) or None,  # None, not False: a state to resume from keeps its bytes
         )
+
+    @property
+    def chunks_normalise(self) -> bool:
+        """Whether BatchNorms normalise by the images of a chunk, which are fewer than those of the batch."""
+        normalise = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in self.net.module.modules())
+        return normalise and self.plan.images_at_once < self.plan.images_per_batch
 
     @functools.cached_property
     def _base_rates(self) -> list[float]:
@@ -287,7 +309,11 @@ class Trainer:
         epochs = range(self.epoch + 1, self.plan.epochs + 1)
         if not epochs:
             return
-        plan, part = self.plan, self._sharing.part if self._sharing else lambda indices: indices
+        plan = self.plan
+
+        def part(indices: NDArray[np.int64]) -> NDArray[np.int64]:
+            return self._sharing.part(indices, plan.images_at_once) if self._sharing else indices
+
         batches = ((epoch, part(indices)) for epoch in epochs for indices in self._batches(epoch))
         workers = min(plan.workers, plan.batches_per_epoch)
         loading = load_batches(self.split, batches, seed=plan.seed, augment=plan.augment, workers=workers)
@@ -354,17 +380,26 @@ class Trainer:
             indices: (B,) of its images.
         """
         labels = send(self.targets[torch.from_numpy(indices)], self.device)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.plan.bfloat16):
-            network = self._sharing.network if self._sharing else self.net.module
-            embeddings = network(self.normalise(send(pixels, self.device)))
-        embeddings = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
+        size = self.plan.images_at_once // (self._sharing.group.size() if self._sharing else 1)
+        chunked = ChunkedBatch(self.net.module, self._embed, pixels.split(size)) if len(pixels) > size else None
+        embeddings = self._embed(pixels) if chunked is None else chunked.embeddings
         try:
-            loss = self.loss(self._sharing.gather(embeddings) if self._sharing else embeddings, labels)
+            loss = self.loss(embeddings, labels)
         except ValueError as error:
             raise RecipeError(f"[loss]: {error}", fix="Choose another train.sampler or train.batch_size") from error
         (loss / batches if batches > 1 else loss).backward()
+        if chunked is not None:
+            chunked.backward()
         value: Tensor = loss.detach()
         return value
+
+    def _embed(self, pixels: Tensor) -> Tensor:
+        """(n, D) the embeddings of images; with other processes, of theirs too."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.plan.bfloat16):
+            network = self._sharing.network if self._sharing else self.net.module
+            embeddings: Tensor = network(self.normalise(send(pixels, self.device)))
+        embeddings = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
+        return self._sharing.gather(embeddings) if self._sharing else embeddings
 
     def _loss_and_informative(self, loss: Tensor) -> Tensor:
         informative = loss.new_ones(()) if self.loss.informative is None else self.loss.informative

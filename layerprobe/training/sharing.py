@@ -46,10 +46,10 @@ class Sharing:
         self._parallel: DistributedDataParallel | None = None
         self._trained: list[bool] = []
 
-    def part(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(B / W,) this process's part of a batch (B,)."""
-        size = len(indices) // self.group.size()
-        return indices[self.rank * size : (self.rank + 1) * size]
+    def part(self, indices: NDArray[np.int64], chunk: int) -> NDArray[np.int64]:
+        """(B / W,) this process's part of a batch (B,): an equal part of each of its chunks."""
+        chunks = [indices[start : start + chunk] for start in range(0, len(indices), chunk)]
+        return np.concatenate([np.split(images, self.group.size())[self.rank] for images in chunks])
 
     @property
     def network(self) -> nn.Module:
@@ -64,7 +64,7 @@ class Sharing:
         return self._parallel or self.module
 
     def gather(self, embeddings: Tensor) -> Tensor:
-        """(B, D) the embeddings of the whole batch, from those (B / W, D) of each part."""
+        """(n, D) the embeddings of a batch or of a chunk of it, from those (n / W, D) of each part."""
         gathered: Tensor = _Gather.apply(embeddings, self.group)
         return gathered
 

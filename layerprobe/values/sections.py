@@ -160,6 +160,7 @@ class Train(Section):
     replacement: bool | None = None
     meta_classes: int | None = Field(None, ge=2)
     accumulate: int = Field(1, ge=1)
+    chunk: int = Field(0, ge=0)  # images of a batch that are forwarded at once; 0: all of them
     precision: Literal["float32", "bfloat16"] = "float32"
     optimizer: Literal["sgd", "adam", "adamw", "rmsprop"] = "sgd"
     learning_rate: float = Field(0.01, gt=0)

@@ -115,6 +115,11 @@ def test_processes_store_the_bytes_of_one(size: int, options: list[str], probed:
             "error: batches of 20 images cannot be shared by 3 processes. Start 1, 2, 4, 5, 10 or 20, or set"
             " train.batch_size to a multiple of 3.\n",
         ),
+        (
+            [*TRAIN, "--set=train.chunk=4"],
+            "error: chunks of 4 images cannot be shared by 3 processes. Set train.chunk to a multiple of 3, or leave it"
+            " out.\n",
+        ),
     ],
 )
 def test_what_processes_cannot_do_is_refused_in_one_line(words: list[str], message: str, tmp_path: Path) -> None:

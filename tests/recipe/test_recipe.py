@@ -566,6 +566,7 @@ def test_an_entry_of_a_list_is_named_by_its_place() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
+        ("train.chunk=-1", "chunk = -1: input should be greater than or equal to 0"),
         ("train.seed=18446744073709551616", "less than or equal to 18446744073709551615"),
         ("train.epochs=1000000000", "less than or equal to 100000"),
         ("data.image_size=1000000", "less than or equal to 4096"),
@@ -575,7 +576,7 @@ def test_an_entry_of_a_list_is_named_by_its_place() -> None:
         ("loss.centres=100000000000000000000", "[loss]: centres = 100000000000000000000: too large. Change it"),
     ],
 )
-def test_a_number_that_is_too_large_is_told_with_its_flag(setting: str, message: str) -> None:
+def test_a_number_out_of_its_range_is_told_with_its_flag(setting: str, message: str) -> None:
     ensemble = ("ensemble.of=quick",) if setting.startswith("ensemble") else ()
     settings = ("loss.name=soft_triple", *ensemble, setting)
     with pytest.raises(RecipeError) as caught:

@@ -26,7 +26,9 @@ OPTIONS: dict[str, dict[str, Any]] = {"cross_batch_memory": {"warmup": 1, "size"
 SCHEDULES = {
     "smooth_triplet": Schedule(warmup=2, warmup_by="freeze"),
     "softmax": Schedule(warmup=2, warmup_by="new_layers"),
+    "margin": Schedule(warmup=2, warmup_by="new_layers"),
 }
+CHUNKED = ("contrastive", "margin", "cross_batch_memory", "subsampled_softmax")
 PLAN = Plan(
     epochs=2,
     batches=lambda epoch: class_batches(LABELS, batch_size=12, images_per_class=2, seed=0, epoch=epoch),
@@ -63,7 +65,12 @@ def trainings(group: ProcessGroup | None) -> dict[str, Training]:
     results = {}
     for name in LOSSES:
         loss = build_loss(name, 5, 8, **OPTIONS.get(name, {})).double()
-        plan = replace(PLAN, schedule=SCHEDULES.get(name, PLAN.schedule), accumulate=2 if name == "triplet" else 1)
+        plan = replace(
+            PLAN,
+            schedule=SCHEDULES.get(name, PLAN.schedule),
+            accumulate=2 if name in ("triplet", "contrastive") else 1,
+            chunk=6 if name in CHUNKED else 0,
+        )
         split = Split("train", LABELS, tuple(map(str, range(len(LABELS)))), image)
         results[name] = _trained(Trainer(network(), loss, split, normalise, plan), group)
     return results

@@ -440,6 +440,16 @@ def on_a_gpu(**options: Any) -> Trainer:
 
 
 @pytest.mark.gpu
+def test_a_gpu_draws_the_same_masks_for_a_chunk_twice() -> None:
+    ours, drawn = on_a_gpu(chunk=2), list[Tensor]()
+    dropout = nn.Dropout()
+    dropout.register_forward_hook(lambda layer, images, output: drawn.append(output == 0))
+    ours.net.module.append(dropout)  # type: ignore[operator] # a Sequential
+    ours._backward(torch.from_numpy(PIXELS[BATCHES[0]]), BATCHES[0], 1)
+    assert [torch.equal(drawn[one], drawn[two]) for one, two in ((0, 2), (1, 3), (0, 1))] == [True, True, False]
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "rmsprop"])
 def test_a_gpu_trains_as_a_cpu(optimizer: str) -> None:
     ours, cpu = on_a_gpu(optimizer=optimizer), trainer(optimizer=optimizer, epochs=2)
@@ -449,7 +459,9 @@ def test_a_gpu_trains_as_a_cpu(optimizer: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("options", [{}, {"clip_gradient": 0.01}, {"accumulate": 2}, {"optimizer": "adam"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"clip_gradient": 0.01}, {"accumulate": 2}, {"optimizer": "adam"}, {"chunk": 3}]
+)
 def test_no_step_waits_for_a_gpu(options: dict[str, Any]) -> None:
     ours = on_a_gpu(**options)
     loaded = [(torch.from_numpy(PIXELS[batch]), batch) for batch in BATCHES]

@@ -1,14 +1,16 @@
-"""Several processes against one, in float64: every loss, BatchNorm, dropout, warm-ups, accumulated batches."""
+"""Several processes against one, in float64: every loss, BatchNorm, dropout, warm-ups, accumulated batches, chunks."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerprobe.registry import LOSSES
+from layerprobe.training.sharing import Sharing
 from tests.launches import run_launch
 from tests.training.shared_training import vgg16_bn_training
 
@@ -77,6 +79,15 @@ def test_all_processes_end_with_the_same_bits(shared: list[Trainings]) -> None:
         for other in shared[1:]:
             assert other[loss][0] == losses
             assert all(weight.equal(other[loss][1][name]) for name, weight in weights.items())
+
+
+def test_every_chunk_is_shared_equally() -> None:
+    class Group:
+        def __init__(self, rank: int) -> None:
+            self.rank, self.size = lambda: rank, lambda: 2
+
+    parts = [Sharing(nn.Module(), Group(rank)).part(np.arange(10), chunk=4).tolist() for rank in range(2)]  # type: ignore[arg-type] # what it asks of a group
+    assert parts == [[0, 1, 4, 5, 8], [2, 3, 6, 7, 9]]
 
 
 @pytest.mark.slow

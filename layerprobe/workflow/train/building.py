@@ -86,6 +86,7 @@ def build_plan(recipe: Recipe, targets: LabelArray, *, workers: int) -> Plan:
         weight_decay=train.weight_decay,
         clip_gradient=train.clip_gradient,
         accumulate=train.accumulate,
+        chunk=train.chunk,
         bfloat16=train.precision == "bfloat16",
         augment=recipe.data.augment,
         seed=train.seed,

@@ -223,8 +223,8 @@ def train(request: TrainRequest, listener: Listener, tracking: Tracking = untrac
         notes += [why_no_right_item(built.dataset, split) for split in built.dataset.searched if split != "train"]
         for note in filter(None, notes):
             listener.say(f"note: {note}")
-    for key in find_unreached_settings(recipe, built.trainer.plan, built.trainer.loss):
-        listener.say(f"note: {key} is not reached in {recipe.train.epochs} epochs")
+    for note in _notes_on_training(recipe, built.trainer):
+        listener.say(f"note: {note}")
     built = with_decoded_images(built, request, listener)
     if request.fresh and run.exists():
         with locked(run):
@@ -509,6 +509,18 @@ def follow(launch: Launch, request: TrainRequest) -> None:
         launch.serve()
 
 
+def _notes_on_training(recipe: Recipe, trainer: Trainer) -> list[str]:
+    """What a reader of the recipe may not expect of its training."""
+    plan = trainer.plan
+    notes = [
+        f"{key} is not reached in {plan.epochs} epochs" for key in find_unreached_settings(recipe, plan, trainer.loss)
+    ]
+    if trainer.chunks_normalise:
+        sizes = f"chunks of {plan.chunk} of the {plan.images_per_batch} images of a batch"
+        notes.append(f"BatchNorm normalises by {sizes}")
+    return notes
+
+
 def _require_equal_parts(built: Built, launch: Launch) -> None:
     """Check that a batch can be shared equally by the processes of a launch."""
     plan = built.trainer.plan
@@ -518,6 +530,11 @@ def _require_equal_parts(built: Built, launch: Launch) -> None:
         raise RecipeError(
             f"batches of {images} images cannot be shared by {launch.size} processes",
             fix=f"Start {', '.join(numbers)} or {images}, or set train.batch_size to a multiple of {launch.size}",
+        )
+    if plan.epochs and plan.images_at_once % launch.size:
+        raise RecipeError(
+            f"chunks of {plan.chunk} images cannot be shared by {launch.size} processes",
+            fix=f"Set train.chunk to a multiple of {launch.size}, or leave it out",
         )
 
 

@@ -380,6 +380,7 @@ def test_warm_up_holds_pretrained_weights_and_only_freezing_their_statistics(
             "train.clip_gradient=0.1",
         ),
         ("train.precision=bfloat16", "train.warmup_epochs=1", "train.warmup=linear"),
+        ("loss.name=softmax", "train.chunk=3", "net.fc_dropout=0.5", "train.clip_gradient=0.1"),
     ],
     ids=lambda settings: " ".join(settings),
 )
@@ -432,6 +433,13 @@ def test_a_decay_that_is_never_reached_is_told(request_for: Callable[..., TrainR
     listener = Silent()
     train(request_for("train.epochs=1", "train.decay_at=[]", "train.decay_epochs=[9]"), listener)
     assert "note: train.decay_epochs = [9] is not reached in 1 epochs" in listener.heard
+
+
+@pytest.mark.parametrize(("chunk", "told"), [(3, True), (8, False)])
+def test_by_how_many_images_chunks_are_normalised_is_told(request_for: Requests, chunk: int, told: bool) -> None:
+    train(request_for("train.epochs=1", f"train.chunk={chunk}"), listener := Silent())
+    note = f"note: BatchNorm normalises by chunks of {chunk} of the 8 images of a batch"
+    assert (note in listener.heard) == told
 
 
 def test_a_probe_that_cannot_be_measured_leaves_a_failed_run_and_its_reason(request_for: Requests) -> None:
