@@ -24,6 +24,7 @@ _DIMENSIONS = 64
 _SAME, NEAR = 1e-3, 0.25  # distances of duplicates, as shares of the median distance of a nearest neighbour
 _FEWEST_IMAGES = 3  # of a group of a class
 _SMALLEST_GROUP = 0.2  # of the class
+_IN_GROUPS = 0.7  # of the class: of one that a layer scatters, the largest pieces are no groups
 _NEARER = 0.2  # of the classes: none of these is counted in the estimate
 _FEWEST_RANKED = 10  # classes, so that the estimate does not rest on two or three of them
 _BLOCK = 256  # images that are compared with all classes at once
@@ -242,7 +243,8 @@ def divided_classes(labels: IntArray, layers: Sequence[LayerNeighbours]) -> list
     """The classes whose images fall into two groups or more, those with the largest second group first.
 
     Two images of a class are connected where one is among the 5 nearest neighbours of the other by half of the layers.
-    The class is divided if its second largest component has three images, and a fifth of the class.
+    The class is divided if its second largest component has three images, and a fifth of the class, and its components
+    of three images or more have seven tenths of it.
 
     Args:
         labels: (N,)
@@ -266,6 +268,7 @@ def divided_classes(labels: IntArray, layers: Sequence[LayerNeighbours]) -> list
         _, members, sizes = np.unique(components[rows], return_inverse=True, return_counts=True)
         groups = [tuple(rows[members == i].tolist()) for i in np.argsort(-sizes, kind="stable")]
         groups = [group for group in groups if len(group) >= _FEWEST_IMAGES]
-        if len(groups) > 1 and len(groups[1]) >= _SMALLEST_GROUP * len(rows):
+        in_groups = sum(map(len, groups))
+        if len(groups) > 1 and len(groups[1]) >= _SMALLEST_GROUP * len(rows) and in_groups >= _IN_GROUPS * len(rows):
             divided.append(DividedClass(int(labels[rows[0]]), len(rows), tuple(groups)))
     return sorted(divided, key=lambda x: (-len(x.groups[1]) / x.images, x.label))

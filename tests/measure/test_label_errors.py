@@ -235,6 +235,19 @@ def test_two_merged_classes_are_divided_into_them() -> None:
     assert divided_classes(labels, [layer]) == []
 
 
+def test_pieces_of_a_scattered_class_are_no_groups() -> None:
+    # of label 0 twice three images that find one another, and six, or two, that find images of label 1
+    labels = np.array([0] * 12 + [1] * 12)
+    rows = np.array([[j for j in range(3 * (i // 3), 3 * (i // 3) + 3) if j != i] + [12, 13, 14] for i in range(12)])
+    rows[6:] = [12, 13, 14, 15, 16]
+    rows = np.vstack([rows, [[j for j in range(12, 18) if j != i][:5] for i in range(12, 24)]])
+    assert divided_classes(labels, [layer_of(rows)]) == []
+    fewer = np.delete(rows, range(8, 12), axis=0)
+    places = np.where(fewer >= 12, fewer - 4, fewer)
+    (divided,) = divided_classes(np.delete(labels, range(8, 12)), [layer_of(places)])
+    assert (divided.label, divided.images, divided.groups) == (0, 8, ((0, 1, 2), (3, 4, 5)))
+
+
 def divided_by_loops(labels: Labels, layers: list[LayerNeighbours]) -> dict[int, list[set[int]]]:
     edges = Counter[tuple[int, int]]()
     for layer in layers:
@@ -251,7 +264,7 @@ def divided_by_loops(labels: Labels, layers: list[LayerNeighbours]) -> dict[int,
                 left -= grown
             groups.append(group)
         groups = [group for group in sorted(groups, key=len, reverse=True) if len(group) >= 3]
-        if len(groups) > 1 and len(groups[1]) >= 0.2 * size:
+        if len(groups) > 1 and len(groups[1]) >= 0.2 * size and sum(map(len, groups)) >= 0.7 * size:
             divided[label] = groups
     return divided
 
