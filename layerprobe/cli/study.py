@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, DryRun, Format, Output
+from layerprobe.cli.output import Terminal
 from layerprobe.cli.requests import with_options
 from layerprobe.system.options import Flag
 from layerprobe.workflow.study.request import StudyRequest
@@ -63,6 +64,9 @@ def study(
     )
 
     studying = request(loaded, cache)
+    if loaded.search is not None:
+        _search(studying, terminal, dry_run=dry_run)
+        return
     if dry_run:
         cells, lacking = plan_without_data(loaded, cache, studying.data)
         if lacking:
@@ -77,3 +81,15 @@ def study(
         for line in about_lines(loaded):
             terminal.say(line)
         terminal.result({"study": loaded.name, "plot": loaded.end.plot, "file": str(end)}, str(end))
+
+
+def _search(request: StudyRequest, terminal: Terminal, *, dry_run: bool) -> None:
+    from layerprobe.workflow.study.search import plan_search, run_search
+    from layerprobe.workflow.study.search_tables import plan_texts, plan_values, search_values, text_tables
+
+    if dry_run:
+        plan = plan_search(request, terminal)
+        terminal.result(plan_values(plan), *plan_texts(plan))
+        return
+    table = run_search(request, terminal)
+    terminal.result(search_values(table), *text_tables(table))

@@ -24,7 +24,7 @@ from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.experiments import require_same_images
 from layerprobe.workflow.run.images import Decoding
 from layerprobe.workflow.run.runs import Run, named_run
-from layerprobe.workflow.study.study_file import Study
+from layerprobe.workflow.study.study_file import Study, Variant
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import is_done
 
@@ -37,6 +37,7 @@ class StudyTraining:
         recipe: name or file.
         settings: as `--set` takes them.
         layers: the study's, with their reductions; None: all that the recipe probes.
+        splits: those that are measured; None: all.
     """
 
     run: str
@@ -45,6 +46,7 @@ class StudyTraining:
     layers: tuple[str, ...] | None
     cache: Path
     kept: tuple[Score, ...] = ()
+    splits: tuple[str, ...] | None = None
 
     def scores(self) -> Sequence[Score]:
         """Those kept in a file, or the run's."""
@@ -64,7 +66,10 @@ class StudyTraining:
         """The call of `train` that makes it on a device."""
         recipe = self.loaded()
         probe = recipe.probe.layers if self.layers is None else tuple(dict.fromkeys(map(_unreduced, self.layers)))
-        return TrainRequest(recipe, overridden=True, cache=self.cache, run=self.run, device=device, probe=probe)
+        run, splits = self.run, self.splits
+        return TrainRequest(
+            recipe, overridden=True, cache=self.cache, run=run, device=device, probe=probe, splits=splits
+        )
 
 
 @dataclass(frozen=True)
@@ -91,50 +96,59 @@ def plan(study: Study, cache: Path, data: Sequence[str] = (), *, scores: Path | 
     if scores is not None:
         cells = with_kept(study, cells, scores)
     if lacking and not all(is_finished(study, training) for training in all_of(cells)):
-        fix = f"Give {' '.join(f'--data {usage}' for usage in lacking)}"
-        raise RecipeError(f"study {study.name}: where its data sets lie is not said", fix=fix)
+        raise lacking_data(study, lacking)
     return cells
+
+
+def lacking_data(study: Study, lacking: Sequence[str]) -> RecipeError:
+    """That data sets, each as `--data` takes it, have no folder."""
+    fix = f"Give {' '.join(f'--data {usage}' for usage in lacking)}"
+    return RecipeError(f"study {study.name}: where its data sets lie is not said", fix=fix)
 
 
 def plan_without_data(study: Study, cache: Path, data: Sequence[str] = ()) -> tuple[list[Cell], tuple[str, ...]]:
     """As `plan`, and the data sets whose folder is not given, each as `--data` takes it: such a cell cannot train."""
-    roots = _Roots(study.name, dict(map(_given_root, data)))
+    roots = roots_of(study, cache, data)
     cells: list[Cell] = []
     owners: dict[str, Cell] = {}
     for variant, values in product(study.variants, study.cells):
         trainings = []
         for seed in study.runs.seeds:
-            reference = variant.recipe or study.runs.recipe
-            settings, recipe = roots.placed(reference, study.settings(values, seed, variant))
-            layers = study.layers_of(variant)
-            _require_measured(study, recipe, layers or ())
-            if too_late := [epoch for epoch in study.end.epochs or () if epoch > recipe.train.epochs]:
-                text = f"[end]: epoch {too_late[0]} of {recipe.train.epochs} epochs"
-                raise RecipeError(text, file=study.name, fix="Leave it out, or train longer")
-            unseeded = replace(recipe, train=recipe.train.model_copy(update={"seed": 0}))  # one name for all seeds
-            run = named_run(cache, f"{study.name}-{unseeded.identity()[:6]}-s{seed}").name
-            trainings.append(StudyTraining(run, reference, settings, layers, cache))
+            trainings.append(plan_training(study, variant, values, seed, roots))
         cell = Cell(values, tuple(trainings), variant.name)
         for training in trainings:
             if (other := owners.setdefault(training.run, cell)) is not cell:
                 fix = "Leave one of them out"
                 raise RecipeError(f"[grid]: {other} and {cell} train the same", file=study.name, fix=fix)
         cells.append(cell)
-    if unknown := [":".join(filter(None, name)) for name in roots.given if name not in roots.used]:
-        text = f"--data {', '.join(unknown)}: no recipe of the study has this data set"
-        raise RecipeError(text, file=study.name, fix="Leave it out")
+    roots.require_used()
     return cells, tuple(roots.lacking)
 
 
+def plan_training(study: Study, variant: Variant, values: Mapping[str, Any], seed: int, roots: Roots) -> StudyTraining:
+    """The training of a variant with the values of a cell; its recipe is checked."""
+    reference = variant.recipe or study.runs.recipe
+    settings, recipe = roots.placed(reference, study.settings(values, seed, variant))
+    layers = study.layers_of(variant)
+    _require_measured(study, recipe, layers or ())
+    if too_late := [epoch for epoch in study.end.epochs or () if epoch > recipe.train.epochs]:
+        text = f"[end]: epoch {too_late[0]} of {recipe.train.epochs} epochs"
+        raise RecipeError(text, file=study.name, fix="Leave it out, or train longer")
+    unseeded = replace(recipe, train=recipe.train.model_copy(update={"seed": 0}))  # one name for all seeds
+    run = named_run(roots.cache, f"{study.name}-{unseeded.identity()[:6]}-s{seed}").name
+    return StudyTraining(run, reference, settings, layers, roots.cache)
+
+
 @dataclass
-class _Roots:
-    """The folders that are given, those used, and the data sets that have none.
+class Roots:
+    """The cache, the folders that are given, those used, and the data sets that have none.
 
     Args:
         given: name, and set of torchvision -> folder or file.
     """
 
     study: str
+    cache: Path
     given: Mapping[tuple[str, str], str]
     used: set[tuple[str, str]] = field(default_factory=set)
     lacking: dict[str, None] = field(default_factory=dict)
@@ -155,12 +169,23 @@ class _Roots:
         self.lacking[f"{':'.join(filter(None, name))}:DIR"] = None
         return somewhere, recipe
 
+    def require_used(self) -> None:
+        """Check that every folder that is given is one of a recipe."""
+        if unknown := [":".join(filter(None, name)) for name in self.given if name not in self.used]:
+            text = f"--data {', '.join(unknown)}: no recipe of the study has this data set"
+            raise RecipeError(text, file=self.study, fix="Leave it out")
+
     def _loaded(self, reference: str, settings: tuple[str, ...]) -> Recipe:
         try:
             return load_recipe(reference, Overrides(settings=settings))
         except RecipeError as error:
             lines = [f"study {self.study}: {line}" for line in error.problems or (str(error).rstrip("."),)]
             raise RecipeError(lines[0], problems=lines) from error
+
+
+def roots_of(study: Study, cache: Path, data: Sequence[str]) -> Roots:
+    """The folders that `--data` gives for a study."""
+    return Roots(study.name, cache, dict(map(_given_root, data)))
 
 
 def _given_root(text: str) -> tuple[tuple[str, str], str]:
@@ -200,8 +225,10 @@ def _require_measured(study: Study, recipe: Recipe, layers: Sequence[str]) -> No
             raise RecipeError(f"[end]: {layer} is not measured", file=study.name, fix=fix)
 
 
-def scores_on_test(study: Study, training: StudyTraining, epoch: int, among: Sequence[Score]) -> list[Score] | None:
-    """The scores of a training on test at an epoch: those of a plot, or one for each layer of a table.
+def scores_on(
+    study: Study, training: StudyTraining, epoch: int, among: Sequence[Score], split: str = "test"
+) -> list[Score] | None:
+    """The scores of a training on a split at an epoch: those of a plot, or one for each layer of a table.
 
     Args:
         among: all of the training.
@@ -209,7 +236,7 @@ def scores_on_test(study: Study, training: StudyTraining, epoch: int, among: Seq
     Returns:
         None: not all are there.
     """
-    scores = [score for score in among if (score.epoch, score.split) == (epoch, "test")]
+    scores = [score for score in among if (score.epoch, score.split) == (epoch, split)]
     if study.end.table is None:
         return scores or None
     by_layer = {score.ranked: score for score in scores if score.metric == study.end.table}
@@ -231,7 +258,7 @@ def is_finished(study: Study, training: StudyTraining) -> bool:
     if not (training.kept or is_done(run, recipe)):
         return False
     scores = training.scores()
-    return all(scores_on_test(study, training, epoch, scores) is not None for epoch in study.epochs(recipe))
+    return all(scores_on(study, training, epoch, scores) is not None for epoch in study.epochs(recipe))
 
 
 def with_kept(study: Study, cells: Sequence[Cell], file: Path) -> list[Cell]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,20 +13,22 @@ import numpy as np
 
 from layerprobe import registry
 from layerprobe.plots.plot import PlotOptions
-from layerprobe.statistics.seeds import further_interval, mean_interval
+from layerprobe.statistics.seeds import mean_interval
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.files import free_bytes
 from layerprobe.system.progress import Listener
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.costs import Estimate
 from layerprobe.values.intervals import Interval
-from layerprobe.values.scores import Score, is_fraction, note_text
+from layerprobe.values.scores import Score, is_fraction
 from layerprobe.workflow.plot.over_trainings import line_name
 from layerprobe.workflow.plot.plot import plot, require_options
 from layerprobe.workflow.plot.request import PlotRequest
 from layerprobe.workflow.run.from_recipe import choose_device
 from layerprobe.workflow.run.outputs import require_output
 from layerprobe.workflow.run.runs import find_run
+from layerprobe.workflow.study.over import Over as Over
+from layerprobe.workflow.study.over import ends_text, over_text, over_trainings
 from layerprobe.workflow.study.plan import (
     Cell,
     StudyTraining,
@@ -36,7 +38,7 @@ from layerprobe.workflow.study.plan import (
     plan,
     require_images,
     require_weights,
-    scores_on_test,
+    scores_on,
 )
 from layerprobe.workflow.study.request import StudyRequest as StudyRequest
 from layerprobe.workflow.study.study_file import OVER_KEY, Study
@@ -44,24 +46,6 @@ from layerprobe.workflow.study.training import as_in_training, train_all
 from layerprobe.workflow.train.train import estimate_training
 
 _SPLIT = "data.class_seed"
-
-
-@dataclass(frozen=True)
-class Over:
-    """A metric of a layer over the trainings of a cell.
-
-    Args:
-        mean: None where a training has no valid value, with the reason in `notes`.
-        interval: 95 %, of the mean; None for a single training, or equal ones.
-        values: of each training.
-        further: 95 % prediction interval of one further training; None for fewer than three, or equal ones.
-    """
-
-    mean: float | None
-    interval: Interval | None
-    values: tuple[float | None, ...]
-    notes: tuple[str, ...] = ()
-    further: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +121,7 @@ def table_values(table: StudyTable) -> dict[str, Any]:
     study, layers = table.study, table.study.layers or ()
     cells = [
         {
-            **_cell_values(study, row.cell),
+            **cell_values(study, row.cell),
             "epoch": row.epoch,
             "runs": [training.run for training in row.cell.trainings],
             "layers": [
@@ -156,7 +140,7 @@ def table_values(table: StudyTable) -> dict[str, Any]:
     ]
     compared = [
         {
-            **_cell_values(study, verdict.cell),
+            **cell_values(study, verdict.cell),
             "epoch": verdict.epoch,
             "layers": [verdict.first, verdict.second],
             "difference": verdict.difference,
@@ -170,7 +154,8 @@ def table_values(table: StudyTable) -> dict[str, Any]:
     return {**about, **ends, "cells": cells, "verdicts": compared}
 
 
-def _cell_values(study: Study, cell: Cell) -> dict[str, Any]:
+def cell_values(study: Study, cell: Cell) -> dict[str, Any]:
+    """What tells a cell apart, as JSON has it."""
     return {**({"variant": cell.variant} if study.has_variants else {}), "values": cell.values}
 
 
@@ -178,7 +163,7 @@ def text_table(table: StudyTable) -> TextTable:
     """The table as text; fractions in percent."""
     study, layers = table.study, table.study.layers or ()
     epochs = ("epoch",) if study.end.epochs and len(study.end.epochs) > 1 else ()
-    keys = (*_key_columns(study), *epochs)
+    keys = (*key_columns(study), *epochs)
     metric, seeds = study.end.table or "", study.runs.seeds
     unit = f"{metric} in %" if is_fraction(metric) else metric
     mean = f"mean of {len(seeds)} trainings" if len(seeds) > 1 else "one training"
@@ -196,9 +181,9 @@ def text_table(table: StudyTable) -> TextTable:
         (*keys, *layers),
         tuple(
             (
-                *_key_values(study, row.cell),
+                *key_values(study, row.cell),
                 *([str(row.epoch)] * len(epochs)),
-                *(_number(over, metric) for over in row.layers),
+                *(over_text(over, metric) for over in row.layers),
             )
             for row in table.rows
         ),
@@ -206,7 +191,7 @@ def text_table(table: StudyTable) -> TextTable:
         heading=(f"{study.name}: {study.about.title}", f"{unit} on test {when}, {mean}", *brackets),
         notes=tuple(filter(None, notes)),
         intervals={
-            number: tuple(_ends(over, metric) for over in column)
+            number: tuple(ends_text(over, metric) for over in column)
             for number, column in enumerate(zip(*numbers, strict=True), start=len(keys))
             if any(over and over.interval for over in column)
         },
@@ -230,7 +215,7 @@ def _verdict_text(verdict: Verdict, study: Study) -> str:
 
 def plan_values(study: Study, cells: Sequence[Cell], lacking: Sequence[str]) -> dict[str, Any]:
     """As JSON has it: the trainings of a study whose data are not there."""
-    values = [{**_cell_values(study, cell), "runs": [training.run for training in cell.trainings]} for cell in cells]
+    values = [{**cell_values(study, cell), "runs": [training.run for training in cell.trainings]} for cell in cells]
     return {"run": study.name, "estimate": None, "missing_data": lacking, "cells": values}
 
 
@@ -239,37 +224,23 @@ def plan_table(study: Study, cells: Sequence[Cell], lacking: Sequence[str]) -> T
     count = sum(len(cell.trainings) for cell in cells)
     needed = " ".join(f"--data {usage}" for usage in lacking)
     return TextTable(
-        (*_key_columns(study), "trainings"),
-        tuple((*_key_values(study, cell), str(len(cell.trainings))) for cell in cells),
-        numbers=frozenset([len(_key_columns(study))]),
+        (*key_columns(study), "trainings"),
+        tuple((*key_values(study, cell), str(len(cell.trainings))) for cell in cells),
+        numbers=frozenset([len(key_columns(study))]),
         heading=(f"{study.name}: {study.about.title}", f"{count} trainings; time, memory and disk need {needed}"),
     )
 
 
-def _key_columns(study: Study) -> tuple[str, ...]:
+def key_columns(study: Study) -> tuple[str, ...]:
+    """The headers of what tells cells apart."""
     return (*(["variant"] * study.has_variants), *study.grid)
 
 
-def _key_values(study: Study, cell: Cell) -> tuple[str, ...]:
+def key_values(study: Study, cell: Cell) -> tuple[str, ...]:
+    """What tells a cell apart, as text."""
     values = [cell.values[key] for key in study.grid]
     texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
     return (*([cell.variant] * study.has_variants), *texts)
-
-
-def _number(over: Over | None, metric: str) -> str:
-    if over is None:
-        return ""
-    return note_text(over.notes) if over.mean is None else _text(over.mean, metric)
-
-
-def _ends(over: Over | None, metric: str) -> tuple[str, str] | None:
-    if over is None or over.interval is None:
-        return None
-    return _text(over.interval.low, metric), _text(over.interval.high, metric)
-
-
-def _text(value: float, metric: str) -> str:
-    return f"{100 * value:.1f}" if is_fraction(metric) else f"{value:.3g}"
 
 
 def cells_of(request: StudyRequest) -> list[Cell]:
@@ -290,13 +261,7 @@ def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
         require_output(request.scores, "csv")
     cells = cells_of(request)
     try:
-        if missing := _missing(study, cells):
-            require_weights(missing)
-            for name in request.devices:
-                choose_device(name)  # one that is not there is told before the trainings
-            require_images(study, all_of(cells), request.cache, listener)
-            listener.say(f"study {study.name}: {len(missing)} of {len(all_of(cells))} trainings to do")
-            train_all(missing, request, partial(is_finished, study), listener)
+        train_missing(request, all_of(cells), partial(is_finished, study), listener)
     finally:  # also those of a study that was stopped
         if request.scores is not None:
             keep_scores(study, cells, request.scores)
@@ -308,6 +273,26 @@ def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
     file, lines = runs[0].plot_file(study.name), _lines(study, cells)
     note = "\n".join(filter(None, (*_run_lines(study, cells), study.caveat)))
     return plot(PlotRequest(study.end.plot, runs, file, options=options, lines=lines, note=note))
+
+
+def train_missing(
+    request: StudyRequest,
+    trainings: Sequence[StudyTraining],
+    is_finished: Callable[[StudyTraining], bool],
+    listener: Listener,
+    *,
+    kind: str = "trainings",
+) -> None:
+    """Train and measure those that are not finished."""
+    study, missing = request.study, [training for training in trainings if not is_finished(training)]
+    if not missing:
+        return
+    require_weights(missing)
+    for name in request.devices:
+        choose_device(name)  # one that is not there is told before the trainings
+    require_images(study, trainings, request.cache, listener)
+    listener.say(f"study {study.name}: {len(missing)} of {len(trainings)} {kind} to do")
+    train_all(missing, request, is_finished, listener)
 
 
 def _run_lines(study: Study, cells: list[Cell]) -> list[str]:
@@ -329,11 +314,18 @@ def _lines(study: Study, cells: list[Cell]) -> dict[str, str]:
 
 def estimate_study(request: StudyRequest, listener: Listener) -> Estimate:
     """Time, memory and disk of the trainings that are missing; of each cell one is timed."""
-    study, total = request.study, Estimate(0, 0, 0, free_bytes(request.cache))
     cells = cells_of(request)
-    missing = _missing(study, cells)
+    missing = [training for training in all_of(cells) if not is_finished(request.study, training)]
+    return estimate_cells(request, cells, missing, listener)
+
+
+def estimate_cells(
+    request: StudyRequest, cells: Sequence[Cell], missing: Sequence[StudyTraining], listener: Listener
+) -> Estimate:
+    """Time, memory and disk of the trainings of cells that are missing; of each cell one is timed."""
+    total = Estimate(0, 0, 0, free_bytes(request.cache))
     if missing:
-        require_images(study, all_of(cells), request.cache, listener)
+        require_images(request.study, all_of(cells), request.cache, listener)
     at_once = max(1, min(request.at_once, len(missing)))
     with as_in_training():
         for cell in cells:
@@ -350,29 +342,16 @@ def estimate_study(request: StudyRequest, listener: Listener) -> Estimate:
     return replace(total, memory=total.memory * at_once)
 
 
-def _missing(study: Study, cells: list[Cell]) -> list[StudyTraining]:
-    return [training for training in all_of(cells) if not is_finished(study, training)]
-
-
 def _rows(study: Study, cell: Cell) -> Iterator[Row]:
     layers = cell.trainings[0].layers or ()
     scores_of_trainings = [training.scores() for training in cell.trainings]
     for epoch in study.epochs(cell.trainings[0].loaded()):
         columns: list[list[Score]] = [[] for _ in layers]
         for training, training_scores in zip(cell.trainings, scores_of_trainings, strict=True):
-            scores = scores_on_test(study, training, epoch, training_scores)
+            scores = scores_on(study, training, epoch, training_scores)
             if scores is None:
                 raise DataError("its scores are gone", file=training.run, fix="Run the study again")
             for column, score in zip(columns, scores, strict=True):
                 column.append(score)
-        by_layer = dict(zip(layers, map(_over, columns), strict=True))
+        by_layer = dict(zip(layers, map(over_trainings, columns), strict=True))
         yield Row(cell, epoch, tuple(by_layer.get(layer) for layer in study.layers or ()))
-
-
-def _over(scores: list[Score]) -> Over:
-    values = [score.value for score in scores]
-    notes = tuple(dict.fromkeys(note for score in scores if score.value is None for note in score.notes))
-    valid = np.array([value for value in values if value is not None])
-    if len(valid) < len(values):
-        return Over(None, None, tuple(values), notes)
-    return Over(float(valid.mean()), mean_interval(valid), tuple(values), further=further_interval(valid))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Annotated, Any
 
@@ -18,10 +18,11 @@ from layerprobe.recipe.recipe_files import find_study, list_studies, read_toml
 from layerprobe.recipe.validation import problem_of
 from layerprobe.registry import METRICS, PLOTS
 from layerprobe.system.errors import RecipeError, near_miss
-from layerprobe.values.scores import recall_of
+from layerprobe.values.scores import is_fraction, recall_of
 from layerprobe.values.sections import LARGEST_SEED, Problem, Section
+from layerprobe.workflow.study.search_space import Domain, Search, domains_of, search_problems
 
-_SMALL, _GRID, _VARIANTS = "small", "grid", "variants"
+_SMALL, _GRID, _VARIANTS, _SEARCH = "small", "grid", "variants", "search"
 _SEED = "train.seed"
 _MOST_TRAININGS = 5000  # whose recipes are checked in a minute
 OVER_KEY = "over-key"  # the plot that takes a key
@@ -53,6 +54,7 @@ class Variant(Section):
     set: dict[str, Any] = Field(default_factory=dict)
     layers: tuple[str, ...] | None = Field(default=None, min_length=1)
     compare: tuple[tuple[str, str], ...] | None = None
+    search: dict[str, Any] = Field(default_factory=dict)  # keys that are searched, besides those of [search]
 
 
 class End(Section):
@@ -70,6 +72,7 @@ class End(Section):
 
 
 _SECTIONS: Mapping[str, type[Section]] = {"study": About, "runs": Runs, "end": End}
+_OPTIONAL: Mapping[str, type[Section]] = {_SEARCH: Search}
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class Study:
         grid: `section.key` -> its values; empty for a single cell.
         is_small: whether this is the small version.
         variants: each is trained at every cell of the grid; one without a name where the file has none.
+        search: how each variant is tuned before it is trained; None: it is trained as it stands.
+        domains: name of a variant -> the keys that are searched, with what is drawn for each.
     """
 
     name: str
@@ -90,6 +95,8 @@ class Study:
     end: End
     is_small: bool = False
     variants: tuple[Variant, ...] = (Variant(),)
+    search: Search | None = None
+    domains: Mapping[str, Mapping[str, Domain]] = field(default_factory=dict)
 
     @property
     def caveat(self) -> str:
@@ -147,22 +154,30 @@ def load_study(reference: str, *, small: bool = False) -> Study:
         # A grid is replaced: with its other keys it would not be small.
         for name, values in overriding.items():
             base = sections.get(name)
-            sections[name] = {**base, **values} if name in _SECTIONS and isinstance(base, dict) else values
+            merged = name in (*_SECTIONS, *_OPTIONAL) and isinstance(base, dict)
+            sections[name] = {**base, **values} if merged else values
     for name in sections:
-        if name not in (*_SECTIONS, _GRID, _VARIANTS):
-            text = near_miss(name, (*_SECTIONS, _GRID, _VARIANTS, _SMALL))
+        if name not in (*_SECTIONS, *_OPTIONAL, _GRID, _VARIANTS):
+            text = near_miss(name, (*_SECTIONS, *_OPTIONAL, _GRID, _VARIANTS, _SMALL))
             problems.append(Problem(name, f"unknown section. {text}"))
     parts = {name: _section(name, model, sections.get(name, {}), problems) for name, model in _SECTIONS.items()}
     grid = _grid(sections.get(_GRID, {}), problems)
     variants = _variants(sections.get(_VARIANTS, []), problems)
     about, runs, end = (parts[name] for name in _SECTIONS)
+    search = _section(_SEARCH, Search, sections[_SEARCH], problems) if _SEARCH in sections else None
+    domains = _domains(search, variants, problems) if isinstance(search, Search) else {}
     if isinstance(runs, Runs):
         problems += _run_problems(runs, variants, grid)
+    if isinstance(search, Search) and isinstance(runs, Runs) and isinstance(end, End):
+        problems += _search_problems(search, runs, end, variants, grid)
+    elif _SEARCH not in sections and any(variant.search for variant in variants):
+        problems.append(Problem(_VARIANTS, "search is for a study with [search]. Add it, with budgets = [16]"))
     if isinstance(end, End):
         problems += [*_end_problems(end, variants), *_key_problems(end, [*grid, *_shared_keys(variants)])]
     if isinstance(runs, Runs):
         # Counted, not listed: a few keys have more cells than the memory.
-        count = math.prod([len(variants), len(runs.seeds), *map(len, grid.values())])
+        of_a_cell = len(runs.seeds) if not isinstance(search, Search) else search.budgets[-1]
+        count = math.prod([len(variants), of_a_cell, *map(len, grid.values())])
         if count > _MOST_TRAININGS:
             text = (
                 f"{count:,} trainings, of at most {_MOST_TRAININGS:,}. Divide the study, or leave values or seeds out"
@@ -170,7 +185,7 @@ def load_study(reference: str, *, small: bool = False) -> Study:
             problems.append(Problem(_GRID, text))
     require_none(problems, path, Overrides())
     name = f"{path.stem}-{_SMALL}" if small else path.stem
-    return Study(name, about, runs, grid, end, small, variants)  # type: ignore[arg-type] # of no problem, so all are there
+    return Study(name, about, runs, grid, end, small, variants, search, domains)  # type: ignore[arg-type] # of no problem, so all are there
 
 
 def studies() -> dict[str, tuple[About, bool]]:
@@ -232,6 +247,39 @@ def _run_problems(runs: Runs, variants: tuple[Variant, ...], grid: Mapping[str, 
         problems.append(Problem(_GRID, f"{key} is set in [runs], too. Keep one"))
     for key in variant_keys.keys() & {*grid, *runs.seeded}:
         problems.append(Problem(_VARIANTS, f"{key} is set by the grid or the seeds, too. Keep one"))
+    return problems
+
+
+def _domains(search: Search, variants: tuple[Variant, ...], problems: list[Problem]) -> dict[str, Mapping[str, Domain]]:
+    """The searched keys of each variant: those of all, in whose place its own stand."""
+    common = domains_of(_SEARCH, search.keys, problems)
+    own = {variant.name: domains_of(_VARIANTS, variant.search, problems) for variant in variants}
+    return {name: common | keys for name, keys in own.items()}
+
+
+def _search_problems(
+    search: Search, runs: Runs, end: End, variants: tuple[Variant, ...], grid: Mapping[str, tuple[Any, ...]]
+) -> list[Problem]:
+    shared_keys = [*runs.set, *runs.seeded, *grid]
+    problems = search_problems(
+        search, runs.seeded, [*shared_keys, *(key for variant in variants for key in variant.set)]
+    )
+    for variant in variants:
+        keys = {**search.keys, **variant.search}
+        where = f" of {variant.name}" if variant.name else ""
+        for key in keys:
+            if key in (*shared_keys, *variant.set):
+                problems.append(Problem(_SEARCH, f"{key}{where} is set by the file, too. Keep one"))
+        if not keys:
+            problems.append(Problem(_SEARCH, f"no key{where} is searched. Add [search.keys] or search = {{...}}"))
+        if len(variant.layers or end.layers or ("",)) > 1:
+            problems.append(Problem("end", f"layers{where}: a search goes by one layer. Keep one"))
+    if end.table is None or not is_fraction(end.table):
+        problems.append(Problem("end", 'a search maximises a share, such as table = "R@1". Give one'))
+    if end.epochs is not None:
+        problems.append(Problem("end", "epochs: a search chooses them. Leave it out"))
+    if end.compare or any(variant.compare for variant in variants):
+        problems.append(Problem("end", "compare is for a table of layers. Leave it out"))
     return problems
 
 

@@ -165,6 +165,9 @@ class _Crew:
             self.waiting.append(training)
             # Others that run this study meet us at each run, if all go in the same order.
             random.shuffle(self.waiting)
+        elif isinstance(error, NumericError) and self.is_finished(training):
+            self.listener.say(f"{training.run}: {error.message}; it counts as the worst")
+            self.task.advance()
         elif error is not None:
             error.message = f"{training.run}: {error.message}"
             self.errors.append(error)

@@ -178,7 +178,7 @@ def build(request: TrainRequest) -> Built:
     if request.probe is not None:
         layers = select_taps(ProbeRequest(layers=request.probe), recipe, measured)
         dims = [tap.dim for tap in member_taps(layers)]
-        splits = splits_to_store(select_splits(None, dataset), dataset)
+        splits = splits_to_store(select_splits(request.splits, dataset), dataset)
         features = {name: feature_disk(dims, len(dataset.splits[name])) for name in splits}
     return Built(loaded, dataset, _build_trainer(request, dataset, net, loss), features)
 

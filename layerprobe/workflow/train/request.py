@@ -19,6 +19,7 @@ class TrainRequest:
     Args:
         overridden: whether the command line changed the recipe; decides the run's name.
         probe: layer expressions; None for no probing.
+        splits: those that are probed; None for all.
         launch: the processes that train together.
     """
 
@@ -32,6 +33,7 @@ class TrainRequest:
     probe: Annotated[
         tuple[str, ...] | None, Flag("Probe these layers after every epoch.", metavar="LAYERS", parse=split_names)
     ] = None
+    splits: tuple[str, ...] | None = None
     launch: Launch = field(default_factory=Launch, compare=False)
 
     def target(self) -> "Run":

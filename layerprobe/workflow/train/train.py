@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerprobe.recipe.recipe import Recipe, resolve
-from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError, RecipeError
+from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError, NumericError, RecipeError
 from layerprobe.system.files import free_bytes, require_file, require_writable, sha256, write_text
 from layerprobe.system.launch import Launch
 from layerprobe.system.memory import peak_memory
@@ -57,6 +57,7 @@ from layerprobe.workflow.train.building import (
 if TYPE_CHECKING:
     import torch
 
+DIVERGED = "diverged"  # the state of a run of which a loss, a gradient or a weight was not finite
 _LONG_ENOUGH = 0.5  # seconds of steps that are timed; no further step begins after them
 _OTHER_RUN = "Use --run NAME for a new run, or --fresh to move the old one aside"
 
@@ -259,7 +260,8 @@ def _failure_recorded(run: Run, built: Built, stop: Stop) -> Iterator[None]:
             run.log(str(error), *getattr(error, "__notes__", []))
             record = run.read()
             if record.epochs_done < built.trainer.plan.epochs:
-                run.write(replace(record, state="interrupted" if stop else "failed"))
+                failure = DIVERGED if isinstance(error, NumericError) else "failed"
+                run.write(replace(record, state="interrupted" if stop else failure))
         # Ctrl-C reaches the data workers too. If one of them ended first, its error is not a fault of the run.
         stop.raise_if_asked(_stop_message(run, built))
         raise
@@ -447,7 +449,11 @@ def _train_epochs(  # noqa: PLR0913 - a training, and all that follows it
         _record_processes(run, request.launch, trainer.epoch + 1, listener)
     if request.probe is not None:
         probe_request = ProbeRequest(
-            layers=request.probe, device=request.device, workers=request.workers, launch=request.launch
+            layers=request.probe,
+            splits=request.splits,
+            device=request.device,
+            workers=request.workers,
+            launch=request.launch,
         )
         probing = prepare(run, probe_request, built.dataset, listener)
 
