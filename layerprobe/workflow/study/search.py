@@ -179,12 +179,11 @@ def _begin(request: StudyRequest) -> tuple[Search, Roots, list[Method], list[Sam
 
 def _require_domains(study: Study, method: Method, roots: Roots) -> None:
     """Check that a method's recipe takes the ends of each range, and each choice."""
-    domains = study.domains[method.variant.name]
-    typical = {key: domain.at(0.5) for key, domain in domains.items()}
-    for key, domain in domains.items():
+    _trial(study, method, {}, roots)
+    for key, domain in study.domains[method.variant.name].items():
         for value in domain.ends:
             try:
-                _trial(study, method, {**typical, key: value}, roots)
+                _trial(study, method, {key: value}, roots)
             except RecipeError as error:
                 of = f" of {method.variant.name}" if method.variant.name else ""
                 text = str(error).removeprefix(f"study {study.name}: ").rstrip(".")

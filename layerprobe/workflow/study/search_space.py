@@ -132,11 +132,8 @@ def _domain(value: Any) -> Domain:
         raise ValueError("a range or a list is expected. Write {low = 1e-5, high = 1e-2, log = true} or [1, 2]")
     if unknown := [name for name in value if name not in _ENDS]:
         raise ValueError(f"unknown key {unknown[0]!r}. {near_miss(unknown[0], _ENDS)}")
-    low, high, log = (value.get(name) for name in _ENDS)
-    for name, end in (("low", low), ("high", high)):
-        if isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end):
-            raise ValueError(f"{name} is no finite number. Write {{low = 1e-5, high = 1e-2, log = true}}")
-    if log not in (None, True, False):
+    low, high, log = _number(value, "low"), _number(value, "high"), value.get("log", False)
+    if not isinstance(log, bool):
         raise ValueError("log is true or false")
     if low >= high:
         raise ValueError("low is not below high. Swap them, or leave the key out")
@@ -144,7 +141,14 @@ def _domain(value: Any) -> Domain:
         raise ValueError("low must be above 0 where log is true. Raise it, or leave log out")
     if isinstance(low, int) != isinstance(high, int):
         low, high = float(low), float(high)
-    return Range(low, high, bool(log))
+    return Range(low, high, log)
+
+
+def _number(value: Mapping[str, Any], name: str) -> float:
+    end = value.get(name)
+    if isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end):
+        raise ValueError(f"{name} is no finite number. Write {{low = 1e-5, high = 1e-2, log = true}}")
+    return end
 
 
 def search_problems(search: Search, seeded: Sequence[str], set_keys: Sequence[str]) -> list[Problem]:
@@ -202,7 +206,8 @@ class OptunaSampler:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         number = int(np.random.default_rng([seed, *method.encode()]).integers(2**31))
         self._study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=number))
-        self._domains, self._trial = domains, None
+        self._domains = domains
+        self._trial: Any = None  # an Optuna trial
         self._distributions = {
             key: optuna.distributions.CategoricalDistribution(range(len(domain.values)))
             if isinstance(domain, Choices)

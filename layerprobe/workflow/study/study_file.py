@@ -154,8 +154,8 @@ def load_study(reference: str, *, small: bool = False) -> Study:
         # A grid is replaced: with its other keys it would not be small.
         for name, values in overriding.items():
             base = sections.get(name)
-            merged = name in (*_SECTIONS, *_OPTIONAL) and isinstance(base, dict)
-            sections[name] = {**base, **values} if merged else values
+            merges = name in (*_SECTIONS, *_OPTIONAL)
+            sections[name] = {**base, **values} if merges and isinstance(base, dict) else values
     for name in sections:
         if name not in (*_SECTIONS, *_OPTIONAL, _GRID, _VARIANTS):
             text = near_miss(name, (*_SECTIONS, *_OPTIONAL, _GRID, _VARIANTS, _SMALL))
