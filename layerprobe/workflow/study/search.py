@@ -178,16 +178,17 @@ def _begin(request: StudyRequest) -> tuple[Search, Roots, list[Method], list[Sam
 
 
 def _require_domains(study: Study, method: Method, roots: Roots) -> None:
-    """Check that a method's recipe takes the ends of each range, and each choice."""
-    _trial(study, method, {}, roots)
-    for key, domain in study.domains[method.variant.name].items():
-        for value in domain.ends:
-            try:
-                _trial(study, method, {key: value}, roots)
-            except RecipeError as error:
-                of = f" of {method.variant.name}" if method.variant.name else ""
-                text = str(error).removeprefix(f"study {study.name}: ").rstrip(".")
-                raise RecipeError(f"[search]: {key}{of}: {text}", file=study.name) from error
+    """Check that a method's recipe takes the ends of each range, and each choice, with the middle of the others."""
+    domains, name = study.domains[method.variant.name], method.variant.name
+    middle = {key: domain.at(0.5) for key, domain in domains.items()}
+    further = [(key, {**middle, key: end}) for key, domain in domains.items() for end in domain.ends]
+    for key, values in (("", middle), *further):
+        try:
+            _trial(study, method, values, roots)
+        except RecipeError as error:
+            where = " of ".join(filter(None, (key, name)))
+            text = ": ".join(filter(None, (where, str(error).removeprefix(f"study {study.name}: ").rstrip("."))))
+            raise RecipeError(f"[search]: {text}", file=study.name) from error
 
 
 def _with_trials(study: Study, method: Method, sampler: Sampler, count: int, roots: Roots) -> Method:

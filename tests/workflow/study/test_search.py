@@ -242,7 +242,7 @@ def test_trials_that_were_not_measured_on_test_are_told(made: Made, tmp_path: Pa
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('"loss.scale"', '"loss.scales"', r"\[search\]: loss.scales of smooth: .*unknown key 'scales'"),
+        ('"loss.scale"', '"loss.scales"', r"\[search\]: smooth: .*unknown key 'scales'"),
         ("low = 1, high = 8", "low = -1, high = 8", r"\[search\]: loss.scale of smooth: .*scale is -1.0"),
         ("low = 1e-3, high = 1e-1, log = true", "low = 0, high = 1", "learning_rate of smooth: .*greater than 0"),
     ],
