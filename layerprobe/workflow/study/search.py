@@ -303,7 +303,7 @@ def _over(study: Study, trainings: Sequence[StudyTraining], epoch: int) -> Over:
         of_epoch = scores_on(study, training, epoch, training.scores())
         if of_epoch is None:
             if has_diverged(training):
-                return Over(None, None, (None,) * len(trainings), (f"{training.run} diverged",))
+                return Over(None, None, (None,) * len(trainings), ("diverged",))
             raise DataError("its scores are gone", file=training.run, fix="Run the study again")
         scores += of_epoch
     return over_trainings(scores)

@@ -18,7 +18,6 @@ from layerprobe.recipe.recipe import load_recipe
 from layerprobe.recipe.recipe_files import find_recipe
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.wording import encoded
-from layerprobe.values.sections import Train
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.run.runs import Run
@@ -257,12 +256,20 @@ def test_a_search_takes_no_file_of_scores(tmp_path: Path) -> None:
         run_search(replace(request_of(tmp_path), scores=tmp_path / "scores.csv"), Silent())
 
 
-def test_the_learning_rate_falls_at_the_epochs_of_the_trial() -> None:
-    train = Train(epochs=10, decay_at=(0.3, 0.6), heat_at=(0.5,))
-    # at epochs 3, 6 and 5: of 5 epochs 0.6, and two that are not reached
-    assert _kept_schedule(train, 5) == {"train.decay_at": [0.6], "train.heat_at": []}
-    assert _kept_schedule(train, 10) == {"train.decay_at": [0.3, 0.6], "train.heat_at": [0.5]}
-    assert _kept_schedule(Train(epochs=10, decay_epochs=(3,)), 5) == {}
+@pytest.mark.parametrize(
+    ("settings", "epochs", "kept"),
+    [
+        # at epochs 3, 6 and 5: of 5 epochs 0.6, and two that are not reached
+        (("decay_at=[0.3, 0.6]", "heat_at=[0.5]"), 5, {"train.decay_at": [0.6], "train.heat_at": []}),
+        (("decay_at=[0.3, 0.6]", "heat_at=[0.5]"), 10, {"train.decay_at": [0.3, 0.6], "train.heat_at": [0.5]}),
+        (("decay_at=[]", "decay_epochs=[3]"), 5, {}),
+    ],
+)
+def test_the_learning_rate_falls_at_the_epochs_of_the_trial(
+    settings: tuple[str, ...], epochs: int, kept: dict[str, list[float]]
+) -> None:
+    texts = ('loss.name="heated_softmax"', "train.epochs=10", *(f"train.{text}" for text in settings))
+    assert _kept_schedule(load_recipe("quick", Overrides(settings=texts)).train, epochs) == kept
 
 
 @pytest.fixture
