@@ -325,7 +325,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_images(request_for: Requests)
     with pytest.raises(NumericError, match=r"at epoch \d, iteration \d+ \(images class.*last good checkpoint: epoch 0"):
         train(request_for("train.learning_rate=1e30"), Silent())
     run = request_for().target()
-    assert run.read().state == "failed"
+    assert run.read().state == "diverged"
     assert "loss is" in (run.folder / "log.txt").read_text()
 
 
