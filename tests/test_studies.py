@@ -123,6 +123,25 @@ def test_a_studys_claim_is_a_papers_and_its_table_has_a_question(name: str, smal
     assert study.end.table is None or study.about.question.endswith("?")
 
 
+# Study, variant, and what the paper's section states of all its cells; a list: of the cells in their order.
+STATED: list[tuple[str, str, dict[str, object]]] = [
+    ("vo-hays-table3", "cars196", {"net.fc": [(64,), (128,), (256,), (512,)], "loss.name": "lifted_structure"}),
+    ("vo-hays-table3", "cub200", {"train.learning_rate": 0.001 / 100}),  # "100 times smaller" than on the others
+    ("vo-hays-batches", "", {"train.batch_size": 32, "train.images_per_class": [2, 4, 8, 16]}),
+    ("vo-hays-batchnorm", "frozen BatchNorm", {"net.freeze_bn": True, "net.dropout": [0.0, 0.01, 0.1, 0.3, 0.5]}),
+]
+
+
+@pytest.mark.parametrize(("name", "variant", "values"), STATED)
+def test_a_study_has_the_papers_values(tmp_path: Path, name: str, variant: str, values: dict[str, object]) -> None:
+    cells, _ = plan_without_data(load_study(name), tmp_path)
+    recipes = [cell.trainings[0].loaded() for cell in cells if cell.variant == variant]
+    for key, value in values.items():
+        section, _, option = key.partition(".")
+        found = [getattr(getattr(recipe, section), option) for recipe in recipes]
+        assert found == (value if isinstance(value, list) else [value] * len(recipes))
+
+
 @pytest.mark.parametrize("name", ["emoji", "omniglot", "share"])
 def test_the_findings_are_finished_by_their_scores_alone(name: str, tmp_path: Path) -> None:
     study = load_study(f"findings-{name}")

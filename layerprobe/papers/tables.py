@@ -44,7 +44,7 @@ class PaperRow:
         network: by the paper's name.
         dim: the embedding's dimensions.
         error: what is wrong with the doubtful cells; empty without any.
-        recipe: `netA-SET`, with SET for the data set; empty for a method that the paper did not train.
+        recipe: `netA-SET`, with SET for the data set; empty for a method that no recipe trains.
         settings: `section.key=value` on top of the recipe.
         layer: its name here; empty for the embedding.
         reduction: applied to the layer, such as `pca:64+l2`.

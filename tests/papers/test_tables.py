@@ -117,8 +117,18 @@ def test_a_row_has_the_dimensions_that_its_recipe_trains(reference: str) -> None
     for row in (row for row in table.rows if row.recipe and row.reduction == "none"):
         recipe = load_recipe(row.recipe_on(table.data[0]), Overrides(settings=("data.root=.", *row.settings)))
         members = recipe.ensemble.members if recipe.ensemble else 1
-        if recipe.net.fc:  # else the pooled layer, whose dimension is not in the recipe
+        if recipe.net.fc and row.layer != "pool5":  # the pooled layer's dimension is not in the recipe
             assert row.dim.text == str(members * recipe.net.fc[-1]), row.method
+
+
+def test_the_released_lifted_structure_models_are_trained_anew() -> None:
+    rows = [row for row in find_table("vo-hays-2019:table3").rows if row.method.startswith("Lifted")]
+    assert len(rows) == 8  # four sizes, output and penultimate
+    for row in rows:
+        recipe = load_recipe(row.recipe_on("sop"), Overrides(settings=("data.root=.", *row.settings)))
+        size = int(row.method.removeprefix("Lifted-").split()[0])
+        assert (recipe.loss.name, recipe.net.name, recipe.net.fc) == ("lifted_structure", "googlenet_caffe", (size,))
+        assert row.layer == {"512": "fc6", "1024": "pool5"}.get(row.dim.text, "fc6")
 
 
 def test_unknown_names_list_the_known_ones() -> None:
