@@ -129,6 +129,11 @@ STATED: list[tuple[str, str, dict[str, object]]] = [
     ("vo-hays-table3", "cub200", {"train.learning_rate": 0.001 / 100}),  # "100 times smaller" than on the others
     ("vo-hays-batches", "", {"train.batch_size": 32, "train.images_per_class": [2, 4, 8, 16]}),
     ("vo-hays-batchnorm", "frozen BatchNorm", {"net.freeze_bn": True, "net.dropout": [0.0, 0.01, 0.1, 0.3, 0.5]}),
+    ("zhai-wu-table4", "no balance", {"train.sampler": "shuffled", "train.batch_size": 75}),
+    *(
+        ("zhai-wu-table4", name, {"train.sampler": "balanced", "train.images_per_class": int(name.split()[0])})
+        for name in ("1 image of 75 classes", "3 of 25", "12 of 6", "25 of 3", "37 of 2", "75 of 1")
+    ),
 ]
 
 
