@@ -17,8 +17,8 @@ from tests.losses.pairwise import (
 )
 
 
-def by_loops(features: Tensor, margin: float, scale: float) -> Tensor:
-    x = [scale * row for row in normalised(features)]
+def by_loops(features: Tensor, margin: float, scale: float | None) -> Tensor:
+    x = [*features] if scale is None else [scale * row for row in normalised(features)]
     near, far = [], []
     for i in range(len(x)):
         for j in range(len(x)):
@@ -34,6 +34,20 @@ def by_loops(features: Tensor, margin: float, scale: float) -> Tensor:
 def test_value_and_gradient_equal_the_loops(margin: float, scale: float) -> None:
     ours, theirs = rows(), rows()
     agrees(Contrastive(5, 3, margin=margin, scale=scale)(ours, LABELS), by_loops(theirs, margin, scale), ours, theirs)
+
+
+@pytest.mark.parametrize("margin", [0.2, 12.0])
+def test_without_normalisation_the_distances_are_of_the_embeddings_as_they_are(margin: float) -> None:
+    ours, theirs = rows(), rows()
+    loss = Contrastive(5, 3, margin=margin, normalise=False)
+    agrees(loss(ours, LABELS), by_loops(theirs, margin, None), ours, theirs)
+    is_finite_where_it_hurts(loss)
+    is_the_same_in_any_order(loss)
+
+
+def test_a_length_of_embeddings_that_are_not_normalised_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"scale is 2.0 and normalise is false, .*; keep one"):
+        Contrastive(5, 3, scale=2.0, normalise=False)
 
 
 def test_a_collapsed_batch_costs_half_the_margin() -> None:
