@@ -1,4 +1,7 @@
-"""Features of a layer of two dimensions as points (Horiguchi et al. 2019, figure 1; Zhang et al. 2018, figure 2)."""
+"""Features of a layer of two dimensions as points (Horiguchi et al. 2019, figure 1; Zhang et al. 2018, figure 2).
+
+Those of three dimensions are drawn by their direction, azimuth and elevation (Horiguchi et al., figure 1 (c)).
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,7 @@ _RAYS = (
     "A ray with a diamond is the direction of the classifier's weight vector of a training class; the lengths of the "
     "rays are in proportion to the weights'. They begin at the feature that the classifier takes for 0."
 )
+_DIRECTIONS = "Of features of 3 dimensions the direction is drawn; their length is left out."
 
 
 def draw(features: Sequence[PlaneFeatures], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
@@ -54,6 +58,7 @@ def draw(features: Sequence[PlaneFeatures], *, data: Mapping[str, DataFacts] | N
     notes = ["; ".join(f"{run}, {epoch_text(epoch, (data or {}).get(run))}" for run, epoch in epochs)]
     notes[0] += ". A colour is a class."
     notes += [_RAYS] if any(layer_features.weights for layer_features in features) else []
+    notes += [_DIRECTIONS] if any(layer_features.directions for layer_features in features) else []
     if any(len(set(layer_features.classes)) > _NAMED for layer_features in features):
         notes.append(f"Above {_NAMED} classes none is named.")
     notes += image_lines(data or {}, set(splits))
@@ -69,6 +74,11 @@ def draw(features: Sequence[PlaneFeatures], *, data: Mapping[str, DataFacts] | N
 
 
 def _set_axes(axes: Axes, features: Sequence[PlaneFeatures]) -> None:
+    if any(split_features.directions for split_features in features):
+        axes.set(xlim=(-180, 180), ylim=(-90, 90), xticks=range(-180, 181, 90), yticks=range(-90, 91, 45))
+        axes.set_xlabel("azimuth, degrees", fontsize=fig.FONT)
+        axes.set_ylabel("elevation, degrees", fontsize=fig.FONT)
+        return
     ends = [end for split_features in features for _, ray in _rays(split_features) for end in ray]
     limit_square(axes, [*(point for split_features in features for point in split_features.points), *ends])
     for axis in (axes.xaxis, axes.yaxis):
@@ -157,24 +167,36 @@ def _draw_points(axes: Axes, features: PlaneFeatures, rays: Sequence[tuple[str, 
         (line,) = axes.plot(*zip(*ray, strict=True), color=colour, linewidth=1.2, marker="D", markersize=4)
         line.set(markevery=[1], markeredgecolor="black", markeredgewidth=0.6, label=f"_weight of {name}", zorder=5.5)
     named = styles if len(styles) <= _NAMED else {}
+    if features.directions:  # -180 and 180 degrees are one azimuth, which a median would not know
+        points = np.array([_mean_direction(points[classes == name]) for name in styles])
+        classes = np.array([*styles])
     name_classes(axes, points, classes, named, paths=[ray for _, ray in rays], marks=[ray[-1] for _, ray in rays])
 
 
+def _mean_direction(points: FloatArray) -> NDArray[np.float64]:
+    """(N, 2) azimuth and elevation -> (2,) those of the sum of the directions."""
+    azimuth, elevation = np.radians(points).T
+    across = np.exp(1j * azimuth) * np.cos(elevation)
+    total, up = across.sum(), np.sin(elevation).sum()
+    return np.degrees([np.angle(total), np.arctan2(up, abs(total))])
+
+
 def plane_csv(features: Sequence[PlaneFeatures]) -> str:
-    """A line for each image, and for each weight of the classifier."""
+    """A line for each image, and for each weight of the classifier; of a direction x and y are its angles."""
     head = ["run", "epoch", "split", "layer", "pool", "reduction", "kind", "class", "x", "y", "note"]
     rows: list[list[object]] = [[*head]]
     for x in features:
         layer, end = x.ranked.layer, note_text(x.notes)
         key = [x.run, x.epoch, x.split, layer.layer, layer.pool, x.ranked.reduction]
-        rows += [[*key, "image", name, *point, end] for name, point in zip(x.classes, x.points, strict=True)]
+        kind = "direction" if x.directions else "image"
+        rows += [[*key, kind, name, *point, end] for name, point in zip(x.classes, x.points, strict=True)]
         rows += [[*key, "weight", name, *weight, end] for name, weight in x.weights]
         rows += [[*key, "origin", "", *x.origin, end]] if x.weights else []
     return csv_text(rows)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
-    """Draw the embedding of each run, or the requested layers of two dimensions."""
+    """Draw the embedding of each run, or the requested layers of two or three dimensions."""
     features = source.plane_features(options)
     return Drawing(
         draw(features, data=source.data(layer_features.run for layer_features in features)), plane_csv(features)

@@ -47,11 +47,13 @@ Vector = tuple[float, float]  # of a layer of two dimensions
 class PlaneFeatures:
     """The features of a layer of two dimensions, with the classifier's weights where the loss has them.
 
+    Of a layer of three dimensions they are directions: azimuth and elevation.
+
     Args:
         epoch: 0 = before any step.
-        points: (N, 2).
+        points: (N, 2); of directions the azimuth in [-180, 180] and the elevation in [-90, 90], in degrees.
         classes: N names.
-        weights: class and its weight vector; empty without a classifier of this layer.
+        weights: class and its weight vector; empty without a classifier of this layer, and for directions.
         origin: the feature that the classifier takes for zero.
     """
 
@@ -64,6 +66,7 @@ class PlaneFeatures:
     weights: tuple[tuple[str, Vector], ...] = ()
     origin: Vector = (0.0, 0.0)
     notes: tuple[str, ...] = ()
+    directions: bool = False
 
 
 ProjectionMethod = Literal["pca", "tsne", "umap"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from layerprobe.plots.features_2d import draw, plane_csv
+from layerprobe.plots.features_2d import _mean_direction, draw, plane_csv
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.views import PlaneFeatures
 
@@ -84,6 +84,26 @@ def test_no_text_covers_another(overlaps: Overlaps) -> None:
 
 def test_a_single_point_is_drawn() -> None:
     draw([replace(TRAIN, points=((0.0, 0.0),), classes=("x",), weights=())]).draw_without_rendering()
+
+
+# Azimuths of 170 and -170 degrees are 20 apart: their middle is 180, where a median of the numbers would be 0.
+AROUND = replace(TRAIN, points=((170.0, 10.0), (-170.0, 10.0), (0.0, 80.0), (180.0, 80.0)), weights=(), directions=True)
+
+
+def test_directions_lie_by_azimuth_and_elevation_with_names_at_their_mean() -> None:
+    axes = draw([AROUND]).axes[0]
+    assert (axes.get_xlim(), axes.get_ylim()) == ((-180, 180), (-90, 90))
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("azimuth, degrees", "elevation, degrees")
+    # of x: elevation atan( tan 10 / cos 10 ); of y, two directions 10 degrees on both sides of the pole, the pole
+    assert _mean_direction(np.array(AROUND.points[:2])) == pytest.approx([180, 10.15], abs=0.01)
+    assert _mean_direction(np.array(AROUND.points[2:]))[1] == pytest.approx(90)
+    assert [text.get_text() for text in axes.texts] == ["x", "y"]
+    assert "the direction is drawn" in draw([AROUND]).texts[-1].get_text()
+
+
+def test_the_table_says_which_points_are_directions() -> None:
+    rows = list(csv.DictReader(plane_csv([AROUND]).splitlines()))
+    assert {row["kind"] for row in rows} == {"direction"}
 
 
 def test_the_table_has_the_points_and_the_weights() -> None:

@@ -1,4 +1,4 @@
-"""What needs a loss's classifier: features of two dimensions and gradients."""
+"""What needs a loss's classifier: features of two dimensions, or directions of three, and gradients."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from layerprobe.losses.vectors import LinearClassifier
 from layerprobe.measure.gradients import Classified, kinds_of
@@ -28,7 +29,7 @@ from layerprobe.workflow.run.runs import Run, kept_epochs, require_kept
 def plane_features_of(
     scores: Sequence[Score], read: ReadFeatures, selection: LayerSelection, names: Sequence[str] = ()
 ) -> Iterator[PlaneFeatures]:
-    """The features of a run's layers of two dimensions, layer by layer.
+    """The features of a run's layers of two dimensions, and the directions of those of three, layer by layer.
 
     Args:
         scores: of one run, at least one.
@@ -38,15 +39,27 @@ def plane_features_of(
     for ranked, splits in read_layers(scores, read, selection):
         for split, labelled in splits.items():
             dims = labelled.features.shape[1]
-            if dims != 2:
-                message = f"{run}: {ranked} has {dims:,} dimension{'s' * (dims != 1)}, and features-2d draws 2"
+            if dims not in (2, 3):
+                message = f"{run}: {ranked} has {dims:,} dimension{'s' * (dims != 1)}, and features-2d draws 2 or 3"
                 fix = "Name a layer of 2 by --layers, or train a toy network: net.name = lenet, net.fc = [84, 2]"
                 raise RecipeError(message, fix=fix)
             if not np.isfinite(labelled.features).all():
                 raise NumericError(f"{run}: NaN or Inf in the features of {ranked} on {split} at epoch {epoch}")
-            classes = tuple(class_name(names, label) for label in labelled.labels.tolist())
-            points = tuple((float(x), float(y)) for x, y in labelled.features)
-            yield PlaneFeatures(run, epoch, split, ranked, points, classes, notes=tuple(labelled.notes))
+            notes, features, labels = [*labelled.notes], np.asarray(labelled.features), labelled.labels
+            if dims == 3:
+                has_direction = features.any(1)
+                features, labels = directions(features[has_direction]), labels[has_direction]
+                zeros = len(has_direction) - len(features)
+                notes += [f"{zeros:,} images are left out, whose feature is 0"] if zeros else []
+            points = tuple((float(x), float(y)) for x, y in features)
+            classes = tuple(class_name(names, label) for label in labels.tolist())
+            yield PlaneFeatures(run, epoch, split, ranked, points, classes, notes=tuple(notes), directions=dims == 3)
+
+
+def directions(features: FloatArray) -> NDArray[np.float64]:
+    """(N, 3) not zero -> (N, 2) azimuth, from the first axis to the second, and elevation to the third, in degrees."""
+    x, y, z = features.astype(np.float64).T
+    return np.degrees(np.stack([np.arctan2(y, x), np.arctan2(z, np.hypot(x, y))], 1))
 
 
 def stored_plane_features(run: Run, scores: Sequence[Score], selection: LayerSelection) -> list[PlaneFeatures]:
@@ -66,7 +79,9 @@ def stored_plane_features(run: Run, scores: Sequence[Score], selection: LayerSel
     names = run.feature_head(epoch, scores[0].split).class_names
     features = list(plane_features_of(scores, read, selection, names))
     return [
-        _add_weights(run, split_features, names) if split_features.ranked == embedding else split_features
+        _add_weights(run, split_features, names)
+        if split_features.ranked == embedding and not split_features.directions
+        else split_features
         for split_features in features
     ]
 

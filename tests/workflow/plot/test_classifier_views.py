@@ -80,8 +80,29 @@ def test_features_that_are_not_finite_are_refused(toy: Toy, tmp_path: Path) -> N
         list(plane_features_of(scores, lambda *_: bad, which))
 
 
+def test_features_of_three_dimensions_are_their_azimuth_and_elevation(toy: Toy) -> None:
+    run = toy("solid", *SM, "net.fc=[3]")
+    for split, each in features(run).items():
+        x, y, z = read_layer(run, 2, split, LayerKey("fc6", "none")).astype(float).T
+        length = np.sqrt(x**2 + y**2 + z**2)
+        azimuth, elevation = np.radians(np.array(each.points)).T
+        np.testing.assert_allclose(length * np.cos(elevation) * np.cos(azimuth), x, atol=1e-9)
+        np.testing.assert_allclose(length * np.cos(elevation) * np.sin(azimuth), y, atol=1e-9)
+        np.testing.assert_allclose(length * np.sin(elevation), z, atol=1e-9)
+        assert (each.directions, each.weights) == (True, ())
+
+
+def test_a_feature_of_three_dimensions_without_a_direction_is_left_out(toy: Toy) -> None:
+    run = toy("sm", *SM)
+    scores = [score for score in run.scores() if score.ranked.layer.layer == "fc6"]
+    rows = LabelledFeatures(np.array([[0, 0, 0], [0, -2, 0], [0, 0, 5]], np.float32), np.array([0, 1, 2]))
+    found, *_ = plane_features_of(scores, lambda *_: rows, LayerSelection(PlotOptions(), {}, {}))
+    assert (found.points, found.classes) == (((-90.0, 0.0), (0.0, 90.0)), ("1", "2"))
+    assert found.notes[-1] == "1 images are left out, whose feature is 0"
+
+
 def test_layers_of_other_dimensions_are_refused(toy: Toy) -> None:
-    with pytest.raises(RecipeError, match=r"sm: c5@max has 120 dimensions, and features-2d draws 2. Name a layer of 2"):
+    with pytest.raises(RecipeError, match=r"sm: c5@max has 120 dimensions, and features-2d draws 2 or 3. Name"):
         draw_plot("features-2d", [toy("sm", *SM)], PlotOptions(layers=("c5@max",)))
 
 
