@@ -219,6 +219,13 @@ def test_recipes_have_the_papers_values(name: str, values: dict[str, object]) ->
     assert found == values
 
 
+@pytest.mark.parametrize("name", ["cub200", "cars196", "sop"])
+def test_horiguchi_et_als_nmi_is_the_mean_of_100_clusterings(name: str) -> None:
+    recipe = load_recipe(f"fcr1-{name}", Overrides(f"{name}:DIR"))
+    assert recipe.probe.metrics == ("NMI",)
+    assert recipe.metrics["NMI"] == {"restarts": 100}
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_zhang_et_als_network_sees_pixels_from_minus_1_to_1(name: str) -> None:
     recipe = load_recipe(f"heated-hbn-{name}", Overrides(f"{name}:DIR"))
