@@ -131,6 +131,7 @@ STATED: list[tuple[str, str, dict[str, object]]] = [
     ("vo-hays-batchnorm", "frozen BatchNorm", {"net.freeze_bn": True, "net.dropout": [0.0, 0.01, 0.1, 0.3, 0.5]}),
     ("horiguchi-fig7", "PCA to 1024: pool5", {"net.fc": (), "data.share": [0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0]}),
     ("horiguchi-fig8", "FCR1", {"net.fc": (256,), "data.share": [0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0]}),
+    ("zhang-norm-factor", "", {"loss.variant": "LN", "loss.length_in_gradient": [True, False]}),
     ("zhai-wu-table4", "no balance", {"train.sampler": "shuffled", "train.batch_size": 75}),
     *(
         ("zhai-wu-table4", name, {"train.sampler": "balanced", "train.images_per_class": int(name.split()[0])})
@@ -147,6 +148,16 @@ def test_a_study_has_the_papers_values(tmp_path: Path, name: str, variant: str, 
         section, _, option = key.partition(".")
         found = [getattr(getattr(recipe, section), option) for recipe in recipes]
         assert found == (value if isinstance(value, list) else [value] * len(recipes))
+
+
+def test_heating_gently_ends_at_the_alpha_and_the_rate_of_heating_once(tmp_path: Path) -> None:
+    cells, _ = plan_without_data(load_study("zhang-heating"), tmp_path)
+    trains = {cell.variant: cell.trainings[0].loaded().train for cell in cells}
+    gently = trains["HBN, heated gently"]
+    assert len(trains["HBN, heated once"].heat_epochs) == 1
+    # 16 -> 4, and the rate to a tenth
+    assert 16 * gently.heat_factor ** len(gently.heat_epochs) == pytest.approx(4, abs=0.01)
+    assert gently.heat_rate ** len(gently.heat_epochs) == pytest.approx(0.1, abs=0.001)
 
 
 @pytest.mark.parametrize("name", ["emoji", "omniglot", "share"])

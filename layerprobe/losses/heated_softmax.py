@@ -44,6 +44,8 @@ class HeatedSoftmax(Loss):
             equation 1 multiplies it by alpha.
         label_smoothing: share of the target spread evenly over all C classes, in [0, 1); the authors' code has an
             option for 0.1.
+        length_in_gradient: False takes the factor 1 / |f| out of the gradient of LN's features, equation 11, so that
+            features of any length move alike (section 3.3, where it "did not give significant improvement").
     """
 
     sampler = "shuffled"
@@ -62,11 +64,14 @@ class HeatedSoftmax(Loss):
         learn_scale: bool = False,
         bias: bool = True,
         label_smoothing: float = 0.0,
+        length_in_gradient: bool = True,
     ) -> None:
         super().__init__()
         if variant not in ("SM", "LN", "BN"):
             raise ValueError(f"variant is {variant}; it is SM, LN or BN (HLN and HBN are LN and BN with a schedule)")
-        self.variant, self.learn_scale = variant, learn_scale
+        if not length_in_gradient and variant != "LN":
+            raise ValueError(f"length_in_gradient is False and variant is {variant}; LN alone divides by the length")
+        self.variant, self.learn_scale, self.length_in_gradient = variant, learn_scale, length_in_gradient
         self.normalise_weights = variant != "SM" if normalise_weights is None else normalise_weights
         self.label_smoothing = share("label_smoothing", label_smoothing)
         alpha = (1.0 if variant == "SM" else 16.0) if scale is None else scale
@@ -144,6 +149,10 @@ class HeatedSoftmax(Loss):
         if self.variant == "BN":
             normalised: Tensor = embeddings if self.norm is None else self.norm(embeddings)
             return normalised / math.sqrt(embeddings.shape[1])
+        if not self.length_in_gradient:
+            lengths = torch.linalg.vector_norm(embeddings.detach(), dim=1, keepdim=True)
+            # Adds 0, with lengths - 1 times the gradient: in all that of the embeddings, times their lengths.
+            embeddings = embeddings + (lengths - 1) * (embeddings - embeddings.detach())
         return unit(embeddings) if self.variant == "LN" else embeddings
 
     def _weight(self) -> Tensor:

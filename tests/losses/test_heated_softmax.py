@@ -250,6 +250,42 @@ def test_ln_has_the_gradient_of_the_unit_feature_without_its_radial_part_over_th
     torch.testing.assert_close(long.grad, (direction.grad - radial).detach() / 3)
 
 
+def test_without_its_length_the_gradient_is_the_same_at_every_length() -> None:
+    loss = build("LN", length_in_gradient=False)
+    features = embeddings().detach()
+    # Equations 3, 11 and 12 by loops, without 1 / |f|: alpha * sum of (p_m - q_m) w_m less its part along f, over N.
+    assert loss.bias is not None
+    weights = [w / w.norm() for w in loss.weight.detach()]
+    wanted = []
+    for row, y in zip(features, LABELS.tolist(), strict=True):
+        direction = row / row.norm()
+        logits = [16 * (direction @ w) + b for w, b in zip(weights, loss.bias.detach(), strict=True)]
+        total = sum(math.exp(z) for z in logits)
+        slope = sum(
+            (16 * (math.exp(z) / total - (m == y)) * w for m, (z, w) in enumerate(zip(logits, weights, strict=True))),
+            torch.zeros_like(row),
+        )
+        wanted.append((slope - (slope @ direction) * direction) / len(features))
+    for factor in (1.0, 3.0, 1e-3):
+        x = (factor * features).requires_grad_()
+        value = loss(x, LABELS)
+        (found,) = torch.autograd.grad(value, [x])
+        torch.testing.assert_close(found, torch.stack(wanted))
+        torch.testing.assert_close(value, build("LN")(x, LABELS))
+
+
+@pytest.mark.parametrize("variant", ["SM", "BN"])
+def test_a_gradient_without_a_length_is_refused_where_there_is_none(variant: str) -> None:
+    with pytest.raises(ValueError, match=f"length_in_gradient is False and variant is {variant}; LN alone"):
+        build(variant, length_in_gradient=False)
+
+
+def test_without_its_length_the_gradient_of_a_zero_row_is_finite() -> None:
+    x = torch.zeros(6, 5, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(build("LN", length_in_gradient=False)(x, LABELS), [x])
+    assert gradient.isfinite().all()
+
+
 def test_the_scale_is_a_buffer_unless_it_is_learnt() -> None:
     assert [name for name, _ in build("LN").named_parameters()] == ["weight", "bias"]
     assert build("LN").state_dict()["scale"].item() == 16
