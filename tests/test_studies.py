@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from layerprobe import registry
 from layerprobe.plots.plot import PlotOptions
-from layerprobe.recipe.recipe import Recipe
+from layerprobe.recipe.overrides import Overrides
+from layerprobe.recipe.recipe import Recipe, load_recipe
 from layerprobe.recipe.recipe_files import list_studies, read_toml
 from layerprobe.registry import NETS, PLOTS
+from layerprobe.system.errors import RecipeError
 from layerprobe.taps import Measured, find_layers, measure_layers
 from layerprobe.workflow.plot.plot import require_options
 from layerprobe.workflow.run import from_recipe
@@ -116,6 +118,39 @@ def test_the_readme_names_every_study_of_a_paper_and_whether_it_has_a_small_vers
             assert with_small == (found if last.strip() == "yes" else re.findall(r"`([a-z0-9-]+)`", last)), line
 
 
+@pytest.mark.parametrize(
+    ("paper", "tables", "figures"),
+    [
+        ("Zhai & Wu 2019", 7, 4),
+        ("Horiguchi et al. 2019", 6, 8),
+        ("Fehervari et al. 2019", 4, 2),
+        ("Zhang et al. 2018", 7, 4),
+        ("Vo & Hays 2019", 3, 8),
+    ],
+)
+def test_the_readme_says_of_every_table_and_figure_what_trains_it(paper: str, tables: int, figures: int) -> None:
+    rows = README.read_text().partition(f"| {paper} | trained by")[2].partition("\n\n")[0]
+    subjects = " ".join(line.split("|")[1] for line in rows.splitlines()[2:])
+    printed = {f"table {n + 1}" for n in range(tables)} | {f"figure {n + 1}" for n in range(figures)}
+    assert set(re.findall(r"(?:table|figure) \d+", subjects)) == printed
+
+
+def test_batches_of_2_are_of_every_loss_that_needs_no_positives_and_of_no_other() -> None:
+    trained = set()
+    for name in registry.LOSSES:
+        try:
+            load_recipe("quick", Overrides(settings=(f"loss.name={name}", "train.batch_size=2")))
+        except RecipeError as error:
+            assert "holds fewer than 2 classes" in str(error)  # noqa: PT017 - of the others nothing is raised
+        else:
+            trained.add(name)
+    wanted = {name for name in registry.LOSSES if not registry.load("loss", registry.LOSSES, name).needs_positives}
+    assert trained == wanted
+    batch2 = {variant.set["loss.name"] for variant in load_study("fehervari-batch2").variants}
+    varied = {variant.set.get("loss.name", "n_pairs") for variant in load_study("fehervari-fig2").variants}
+    assert batch2 == varied & wanted
+
+
 @pytest.mark.parametrize(("name", "small"), VERSIONS)
 def test_a_studys_claim_is_a_papers_and_its_table_has_a_question(name: str, small: bool) -> None:
     study = load_study(name, small=small)
@@ -131,6 +166,9 @@ STATED: list[tuple[str, str, dict[str, object]]] = [
     ("vo-hays-batchnorm", "frozen BatchNorm", {"net.freeze_bn": True, "net.dropout": [0.0, 0.01, 0.1, 0.3, 0.5]}),
     ("horiguchi-fig7", "PCA to 1024: pool5", {"net.fc": (), "data.share": [0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0]}),
     ("horiguchi-fig8", "FCR1", {"net.fc": (256,), "data.share": [0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0]}),
+    ("fehervari-batch2", "Proxy-NCA", {"train.batch_size": 2, "train.sampler": "shuffled"}),
+    ("fehervari-sampling", "episodes", {"train.sampler": "episodes", "train.replacement": False}),
+    ("fehervari-sampling", "episodes, with replacement", {"train.sampler": "episodes", "train.replacement": True}),
     ("zhang-norm-factor", "", {"loss.variant": "LN", "loss.length_in_gradient": [True, False]}),
     ("zhai-wu-table4", "no balance", {"train.sampler": "shuffled", "train.batch_size": 75}),
     *(
