@@ -164,7 +164,7 @@ STATED: list[tuple[str, str, dict[str, object]]] = [
     ("vo-hays-table3", "cub200", {"train.learning_rate": 0.001 / 100}),  # "100 times smaller" than on the others
     ("vo-hays-batches", "", {"train.batch_size": 32, "train.images_per_class": [2, 4, 8, 16]}),
     ("vo-hays-batchnorm", "frozen BatchNorm", {"net.freeze_bn": True, "net.dropout": [0.0, 0.01, 0.1, 0.3, 0.5]}),
-    ("horiguchi-fig7", "PCA to 1024: pool5", {"net.fc": (), "data.share": [0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0]}),
+    ("horiguchi-fig7", "PCA to 1024", {"net.fc": (), "data.share": [0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0]}),
     ("horiguchi-fig8", "FCR1", {"net.fc": (256,), "data.share": [0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0]}),
     ("fehervari-batch2", "Proxy-NCA", {"train.batch_size": 2, "train.sampler": "shuffled"}),
     ("fehervari-sampling", "episodes", {"train.sampler": "episodes", "train.replacement": False}),

@@ -77,4 +77,4 @@ def test_a_batch_without_pairs_is_refused(labels: list[int]) -> None:
 @pytest.mark.parametrize(("option", "value"), [("margin", -1.0), ("scale", 0.0)])
 def test_an_option_out_of_range_is_refused(option: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{option} is {value}"):
-        Contrastive(5, 3, **{option: value})
+        Contrastive(5, 3, **{option: value})  # type: ignore[arg-type] # a number each

@@ -47,9 +47,9 @@ def plane_features_of(
                 raise NumericError(f"{run}: NaN or Inf in the features of {ranked} on {split} at epoch {epoch}")
             notes, features, labels = [*labelled.notes], np.asarray(labelled.features), labelled.labels
             if dims == 3:
-                has_direction = features.any(1)
+                has_direction = np.any(features != 0, axis=1)
                 features, labels = directions(features[has_direction]), labels[has_direction]
-                zeros = len(has_direction) - len(features)
+                zeros = len(labelled.labels) - len(labels)
                 notes += [f"{zeros:,} images are left out, whose feature is 0"] if zeros else []
             points = tuple((float(x), float(y)) for x, y in features)
             classes = tuple(class_name(names, label) for label in labels.tolist())
@@ -59,7 +59,8 @@ def plane_features_of(
 def directions(features: FloatArray) -> NDArray[np.float64]:
     """(N, 3) not zero -> (N, 2) azimuth, from the first axis to the second, and elevation to the third, in degrees."""
     x, y, z = features.astype(np.float64).T
-    return np.degrees(np.stack([np.arctan2(y, x), np.arctan2(z, np.hypot(x, y))], 1))
+    angles: NDArray[np.float64] = np.degrees(np.stack([np.arctan2(y, x), np.arctan2(z, np.hypot(x, y))], 1))
+    return angles
 
 
 def stored_plane_features(run: Run, scores: Sequence[Score], selection: LayerSelection) -> list[PlaneFeatures]:
