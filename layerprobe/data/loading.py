@@ -38,6 +38,7 @@ def class_batches(  # noqa: PLR0913 - the rules in which the papers' samplers di
     by_size: bool = True,
     singletons: bool = False,
     replacement: bool = False,
+    self_pairs: float = 0.0,
 ) -> list[Indices]:
     """The batches of an epoch, each of p classes with k images.
 
@@ -53,9 +54,12 @@ def class_batches(  # noqa: PLR0913 - the rules in which the papers' samplers di
         by_size: False draws all classes with equal probability, as Fehervari et al. (2019) do for N-pairs and episodes.
         singletons: also draw classes of one image (class-balanced batches, Zhai & Wu 2019, section 6.4.1).
         epoch: from 1.
+        self_pairs: with k = 2, the probability that a class gives one image, augmented twice, in place of two images
+            (Fehervari et al. 2019, section 2.4).
 
     Returns:
-        N // batch_size arrays (p * k,) of indices into `labels`; the images of a class stand side by side.
+        N // batch_size arrays (p * k,) of indices into `labels`; the images of a class stand side by side. N + i is
+        image i with another augmentation.
     """
     count_class_batches(labels, batch_size=batch_size, images_per_class=images_per_class, singletons=singletons)
     _, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
@@ -74,6 +78,9 @@ def class_batches(  # noqa: PLR0913 - the rules in which the papers' samplers di
             classes = rng.choice(eligible, count, replace=False)
         places = [starts[c] + rng.choice(counts[c], k, replace=replacement or counts[c] < k) for c in classes.tolist()]
         indices: Indices = images[np.concatenate(places)]
+        if self_pairs:
+            is_self = np.flatnonzero(rng.random(count) < self_pairs)
+            indices[2 * is_self + 1] = len(labels) + indices[2 * is_self]
         return indices
 
     return [one_batch() for _ in range(len(labels) // batch_size)]
@@ -179,9 +186,9 @@ def load_batches(
 ) -> Generator[tuple[Tensor, Indices], None, None]:
     """The batches of epochs, augmented.
 
-    The augmentation of an image depends on (seed, epoch, index of the image) alone: the number of workers changes only
-    the speed, and nothing is drawn from global generators. The workers stay from the first batch to the last; closing
-    the iterator ends them.
+    The augmentation of an image depends on (seed, epoch, index) alone: the number of workers changes only the speed,
+    and nothing is drawn from global generators. Of N images, the index N + i is image i with another augmentation. The
+    workers stay from the first batch to the last; closing the iterator ends them.
 
     Args:
         batches: (epoch from 1, indices (B,)) of each; with workers drawn two for each worker ahead.
@@ -242,7 +249,7 @@ class _BatchReader:
             if image.shape != first_image.shape:
                 raise DataError(
                     f"{_size(image)} pixels in a batch of {_size(first_image)} pixels",
-                    file=self.split.ids[index],
+                    file=self.split.ids[index % len(self.split)],
                     fix="Resize the data set to one size",
                 )
             pixels[row] = image  # while the image is in the processor's cache
@@ -250,13 +257,14 @@ class _BatchReader:
 
     def _image(self, index: int, epoch: int) -> Image:
         split = self.split
+        second, index = divmod(index, len(split))
         if self.augment == "none" and split.test_image:
             return split.test_image(index)
         image = split.image(index)
         if self.augment == "none":
             return split.test_view(image) if split.test_view else image
         view = split.train_view or AUGMENTATIONS[self.augment]
-        return view(image, np.random.default_rng([self.seed, epoch, index]))
+        return view(image, np.random.default_rng([self.seed, epoch, index, *[second] * (second > 0)]))
 
 
 def _size(image: Image) -> str:

@@ -261,7 +261,7 @@ def resolve(  # noqa: PLR0913 - the recipe, its origin and the user's overrides
             *own_input_problems(recipe.data, recipe.net),
             *schedule_problems(recipe.train),
             *probe_problems(recipe.probe),
-            *([] if recorded else batch_problems(recipe.train, recipe.loss)),
+            *([] if recorded else batch_problems(recipe.data, recipe.train, recipe.loss)),
             *ensemble_problems(recipe.train, recipe.ensemble),
             *(loss.contradictions(recipe.train, recipe.net) if loss else []),
         ]

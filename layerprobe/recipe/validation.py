@@ -312,12 +312,18 @@ def schedule_problems(train: Train) -> list[Problem]:
     return problems
 
 
-def batch_problems(train: Train, loss: LossSection) -> list[Problem]:
+def batch_problems(data: Data, train: Train, loss: LossSection) -> list[Problem]:
     """What the sampler cannot draw. A loss that needs positives asks for more, and says so itself."""
     k, problems = train.images_per_class, []
+    if train.self_pairs and train.sampler != "n_pairs":
+        text = f'self_pairs = {train.self_pairs} is for pairs, not for {train.sampler}. Set sampler = "n_pairs"'
+        problems.append(Problem("train", text, ("self_pairs", "sampler")))
+    elif train.self_pairs and data.augment == "none" and data.transform in ("square", "model"):
+        text = f"self_pairs = {train.self_pairs}: without augmentation a pair is one image twice. Set data.augment"
+        problems.append(Problem("train", text, ("self_pairs", "data.augment")))
     needs_positives = load(*_TABLES["loss"], loss.name).needs_positives
     if k is None:
-        return []
+        return problems
     if train.sampler == "n_pairs" and k != 2:
         text = f"images_per_class = {k}: n_pairs takes 2 of a class. Leave it out"
         problems.append(Problem("train", text, ("images_per_class", "sampler")))

@@ -379,7 +379,7 @@ class Trainer:
             pixels: of its images; with other processes, of this one's part.
             indices: (B,) of its images.
         """
-        labels = send(self.targets[torch.from_numpy(indices)], self.device)
+        labels = send(self.targets[torch.from_numpy(indices % len(self.targets))], self.device)
         size = self.plan.images_at_once // (self._sharing.group.size() if self._sharing else 1)
         chunked = ChunkedBatch(self.net.module, self._embed, pixels.split(size)) if len(pixels) > size else None
         embeddings = self._embed(pixels) if chunked is None else chunked.embeddings
@@ -450,7 +450,7 @@ class Trainer:
         return next((name for name, p in parameters if id(p) in bad), "all parameters together")
 
     def _not_finite(self, quantity: str, indices: NDArray[np.int64], step: _Step) -> NumericError:
-        names = [self.split.ids[i] for i in indices.tolist()]
+        names = [self.split.ids[i % len(self.split)] for i in indices.tolist()]
         error = NumericError(
             f"{quantity} at epoch {step.epoch}, iteration {step.iteration + 1} (images {', '.join(names[:4])} ...);"
             f" last good checkpoint: epoch {self.epoch}",

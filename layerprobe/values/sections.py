@@ -158,6 +158,7 @@ class Train(Section):
     sampler: Literal["classes", "balanced", "shuffled", "n_pairs", "episodes"] | None = None
     images_per_class: int | None = Field(None, ge=1)
     replacement: bool | None = None
+    self_pairs: float = Field(0.0, ge=0, le=1)  # share of the pairs of n_pairs that are one image, augmented twice
     meta_classes: int | None = Field(None, ge=2)
     accumulate: int = Field(1, ge=1)
     chunk: int = Field(0, ge=0)  # images of a batch that are forwarded at once; 0: all of them

@@ -119,6 +119,16 @@ def test_augmentation_depends_on_the_image_and_not_on_its_batch(split: Split) ->
     assert torch.equal(found[1][0], found[1][1])
 
 
+@pytest.mark.parametrize("augment", ["affine", "none"])
+def test_an_index_beyond_the_images_is_one_of_them_augmented_anew(split: Split, augment: str) -> None:
+    count = len(split)
+    batch = np.array([3, count + 3, 7])
+    ((pixels, _),) = load_batches(split, [(1, batch)], seed=0, augment=augment, workers=0)
+    ((alone, _),) = load_batches(split, [(1, np.array([3, 7]))], seed=0, augment=augment, workers=0)
+    assert torch.equal(pixels[[0, 2]], alone)
+    assert torch.equal(pixels[0], pixels[1]) == (augment == "none")
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_global_generators_are_not_drawn_from(split: Split, workers: int) -> None:
     torch.manual_seed(5)
@@ -420,6 +430,20 @@ def test_with_replacement_an_image_may_come_twice() -> None:
         )
 
     assert (repeats(True), repeats(False)) == (True, False)
+
+
+def test_a_share_of_the_pairs_is_one_image_twice() -> None:
+    labels = labels_of(*[10] * 40)
+    options: dict[str, Any] = {"batch_size": 40, "images_per_class": 2, "by_size": False, "seed": 0, "epoch": 1}
+    pairs = np.concatenate(class_batches(labels, self_pairs=0.25, **options)).reshape(-1, 2)
+    is_self = pairs[:, 1] >= 400
+    assert np.array_equal(pairs[is_self, 1], 400 + pairs[is_self, 0])
+    assert (labels[pairs[:, 0]] == labels[pairs[:, 1] % 400]).all()
+    assert (pairs[~is_self, 0] != pairs[~is_self, 1]).all()
+    # 200 pairs: 50 expected, standard deviation 6.1
+    assert abs(is_self.sum() - 50) < 19
+    every = np.concatenate(class_batches(labels, self_pairs=1.0, **options)).reshape(-1, 2)
+    assert (every[:, 1] == 400 + every[:, 0]).all()
 
 
 MIXED_SIZES = tuple(np.random.default_rng(6).integers(1, 30, 40).tolist())

@@ -483,6 +483,12 @@ def test_a_download_changes_no_recipe() -> None:
             ("train.sampler=n_pairs", "train.images_per_class=4"),
             "images_per_class = 4: n_pairs takes 2 of a class. Leave it out",
         ),
+        (("train.self_pairs=0.1",), 'self_pairs = 0.1 is for pairs, not for classes. Set sampler = "n_pairs"'),
+        (("loss.name=softmax", "train.self_pairs=0.1"), "self_pairs = 0.1 is for pairs, not for shuffled"),
+        (
+            ("loss.name=n_pairs", "train.self_pairs=0.1", "data.augment=none"),
+            "self_pairs = 0.1: without augmentation a pair is one image twice. Set data.augment",
+        ),
         (("loss.name=prototypical", "loss.support=10"), "support = 10 leaves no query of images_per_class = 10"),
         (("loss.name=heated_softmax", "loss.batch_norm=false"), 'leaves it to the network. Set net.fc_norm = "batch"'),
         (("train.batch_size=7",), "batch_size = 7 holds fewer than 2 classes of images_per_class = 4, which the loss"),

@@ -145,6 +145,13 @@ def test_accumulated_batches_make_one_step_of_their_mean() -> None:
     torch.testing.assert_close(weight(ours), by_hand(step))
 
 
+def test_an_image_that_is_augmented_twice_keeps_its_label() -> None:
+    twice = [np.array([0, COUNT, 4, COUNT + 4])]
+    same = [np.array([0, 0, 4, 4])]
+    (one,), (other,) = (trainer(batches=lambda epoch, x=x: x).epochs() for x in (twice, same))
+    assert one.loss == other.loss
+
+
 def test_the_last_step_of_an_epoch_may_have_fewer_batches() -> None:
     ours, plain = trainer(accumulate=3, learning_rate=0.1), trainer(accumulate=2, learning_rate=0.1)
     for one in (ours, plain):

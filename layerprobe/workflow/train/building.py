@@ -64,6 +64,7 @@ def build_plan(recipe: Recipe, targets: LabelArray, *, workers: int) -> Plan:
             targets,
             by_size=train.sampler == "classes",
             replacement=bool(train.replacement),
+            self_pairs=train.self_pairs,
             **options,
         )
         count = partial(loading.count_class_batches, targets, **options)
