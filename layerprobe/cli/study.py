@@ -80,7 +80,8 @@ def study(
     else:
         for line in about_lines(loaded):
             terminal.say(line)
-        terminal.result({"study": loaded.name, "plot": loaded.end.plot, "file": str(end)}, str(end))
+        files = [*map(str, end)]
+        terminal.result({"study": loaded.name, "plot": loaded.end.plot, "files": files}, *files)
 
 
 def _search(request: StudyRequest, terminal: Terminal, *, dry_run: bool) -> None:

@@ -36,9 +36,9 @@ def test_the_list_names_the_studies_with_title_and_paper(layerprobe: Layerprobe)
 def test_a_figure_says_what_the_paper_claims_and_whose_claim_it_is(
     layerprobe: Layerprobe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("layerprobe.workflow.study.study.run_study", lambda *_: Path("figure.png"))
+    monkeypatch.setattr("layerprobe.workflow.study.study.run_study", lambda *_: (Path("figure.png"), Path("other.png")))
     code, out, err = layerprobe("vo-hays-fig6")
-    assert (code, out) == (0, "figure.png\n")
+    assert (code, out) == (0, "figure.png\nother.png\n")
     assert "the paper says: pool5.3 is best, and fc6 is better where it is not next to the loss (Vo & Hays 2019" in err
 
 

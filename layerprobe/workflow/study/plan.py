@@ -210,14 +210,15 @@ def _require_measured(study: Study, recipe: Recipe, layers: Sequence[str]) -> No
     """Check that the recipe can be a study's, and has the metric and the reductions of its end measured."""
     if recipe.ensemble is not None:
         raise RecipeError(f"[runs]: {recipe.name} is an ensemble", file=study.name, fix="Choose a single network")
-    metric = study.end.table or study.end.metric or "R@1"
-    if metric == LOSS:
+    measured, probe = [study.end.table or study.end.metric or "R@1", *study.end.also], recipe.probe
+    for metric in measured:
+        recall = recall_of(metric)
+        if metric != LOSS and metric not in probe.metrics and (recall is None or recall.k not in probe.k):
+            key, value = ("k", sorted({*probe.k, recall.k})) if recall else ("metrics", [*probe.metrics, metric])
+            fix = f'Add "probe.{key}" = {json.dumps(value)} to [runs.set]'
+            raise RecipeError(f"[end]: {metric} is not measured", file=study.name, fix=fix)
+    if measured == [LOSS]:
         return
-    recall, probe = recall_of(metric), recipe.probe
-    if metric not in probe.metrics and (recall is None or recall.k not in probe.k):
-        key, value = ("metrics", [*probe.metrics, metric]) if recall is None else ("k", sorted({*probe.k, recall.k}))
-        fix = f'Add "probe.{key}" = {json.dumps(value)} to [runs.set]'
-        raise RecipeError(f"[end]: {metric} is not measured", file=study.name, fix=fix)
     for layer in layers:
         reduction = layer.partition("~")[0].partition("/")[2] or NO_REDUCTION
         if reduction not in probe.reduce and not is_glob(layer):

@@ -251,8 +251,8 @@ def cells_of(request: StudyRequest) -> list[Cell]:
     return plan(study, request.cache, request.data, scores=scores)
 
 
-def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
-    """Train and measure what is missing, and return the table, or the file of the figure."""
+def run_study(request: StudyRequest, listener: Listener) -> StudyTable | tuple[Path, ...]:
+    """Train and measure what is missing, and return the table, or the files of the figures."""
     study = request.study
     options = PlotOptions(layers=study.layers, metric=study.end.metric, key=study.end.key)
     if study.end.plot is not None:  # an option that the plot has not is told before the trainings
@@ -270,9 +270,13 @@ def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
     for cell in cells:
         listener.say(f"{', '.join(training.run for training in cell.trainings)}: {cell}")
     runs = [find_run(request.cache, training.run) for cell in cells for training in cell.trainings]
-    file, lines = runs[0].plot_file(study.name), _lines(study, cells)
     note = "\n".join(filter(None, (*_run_lines(study, cells), study.caveat)))
-    return plot(PlotRequest(study.end.plot, runs, file, options=options, lines=lines, note=note))
+    drawn = partial(PlotRequest, study.end.plot, runs, lines=_lines(study, cells), note=note)
+    files = [plot(drawn(runs[0].plot_file(study.name), options=options))]
+    for metric in study.end.also:
+        file = runs[0].plot_file(f"{study.name}-{metric}")
+        files.append(plot(drawn(file, options=replace(options, metric=metric))))
+    return tuple(files)
 
 
 def train_missing(

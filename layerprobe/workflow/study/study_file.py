@@ -65,6 +65,7 @@ class End(Section):
     layers: tuple[str, ...] | None = Field(default=None, min_length=1)
     compare: tuple[tuple[str, str], ...] = ()  # of the table: pairs of layers, is the first above the second?
     metric: str | None = None  # of the plot
+    also: tuple[str, ...] = ()  # further metrics, each in a figure of its own
     epochs: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
         default=None, min_length=1
     )  # of the table; None: last
@@ -289,7 +290,7 @@ def _end_problems(end: End, variants: tuple[Variant, ...]) -> list[Problem]:
     problems = []
     if end.plot is not None and end.plot not in PLOTS:
         problems.append(Problem("end", f"unknown plot {end.plot!r}. {near_miss(end.plot, PLOTS)}"))
-    for metric in filter(None, (end.table, end.metric)):
+    for metric in filter(None, (end.table, end.metric, *end.also)):
         if metric == LOSS and end.plot == OVER_KEY:
             continue
         if recall_of(metric) is None and metric not in METRICS:
@@ -303,6 +304,10 @@ def _end_problems(end: End, variants: tuple[Variant, ...]) -> list[Problem]:
                 problems.append(Problem("end", f"compare: {layer} is no column of the table. Add it to layers"))
     if end.plot is not None and (end.compare or any(variant.compare for variant in variants)):
         problems.append(Problem("end", "compare is for a table. Leave it out"))
+    if end.also and end.metric is None:
+        problems.append(Problem("end", "also is for figures beside that of metric. Write metric, or leave it out"))
+    if end.metric in end.also or len({*end.also}) < len(end.also):
+        problems.append(Problem("end", f"also = {json.dumps(end.also)}: a metric has one figure. Name others"))
     if end.table is not None and end.metric is not None:
         problems.append(Problem("end", "metric is for a plot; table names its own. Leave it out"))
     if end.plot is not None and end.epochs is not None:

@@ -188,11 +188,21 @@ def test_a_layer_with_several_pools_is_refused(copied: StudyRequest) -> None:
 def test_a_study_may_end_in_a_plot_of_all_its_runs(copied: StudyRequest) -> None:
     study = replace(copied.study, end=End(plot="layers", layers=("fc6", "pool5")))
     listener = Silent()
-    out = run_study(replace(copied, study=study), listener)
-    assert isinstance(out, Path)
+    made = run_study(replace(copied, study=study), listener)
+    assert isinstance(made, tuple)
+    (out,) = made
     assert [line.partition("-s1: ")[2] for line in listener.heard] == ["net.fc = [8]", "net.fc = [16]"]
     assert out.name == "tiny.png"
     assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_each_further_metric_has_a_figure_of_the_same_runs(copied: StudyRequest) -> None:
+    end = End(plot="over-key", layers=("fc6",), key="net.fc", metric="R@1", also=("R@2", "loss"))
+    study = replace(copied.study, end=end)
+    files = run_study(replace(copied, study=study), Silent())
+    assert isinstance(files, tuple)
+    assert [file.name for file in files] == ["tiny.png", "tiny-R@2.png", "tiny-loss.png"]
+    assert len({file.read_bytes() for file in files}) == 3
 
 
 def test_a_study_along_a_key_has_a_line_for_each_combination_of_the_others(
@@ -209,8 +219,8 @@ def test_a_study_along_a_key_has_a_line_for_each_combination_of_the_others(
     for is_small, note in ((False, ""), (True, "small version: mechanics only")):
         end = End(plot="over-key", layers=None, key="net.fc", metric="loss")
         study = replace(copied.study, end=end, is_small=is_small)
-        out = run_study(replace(copied, study=study), Silent())
-        assert isinstance(out, Path)
+        made = run_study(replace(copied, study=study), Silent())
+        assert isinstance(made, tuple)
         assert asked[-1].note == note
         assert asked[-1].options.key == "net.fc"
         assert asked[-1].lines == {training.run: "" for of_cell in cells for training in of_cell}

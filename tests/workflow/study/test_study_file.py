@@ -113,6 +113,12 @@ def test_the_small_version_replaces_the_variants(file_of: FileOf) -> None:
         ),
         ('table = "R@1"', 'plot = "layers"\nkey = "net.fc"', r"\[end\]: key is for plot = \"over-key\""),
         ('table = "R@1"', 'plot = "layers"\nmetric = "loss"', r"\[end\]: unknown metric 'loss'"),
+        ('table = "R@1"', 'plot = "layers"\nalso = ["R@1"]', r"\[end\]: also is for figures beside that of metric"),
+        (
+            'table = "R@1"',
+            'plot = "layers"\nmetric = "R@1"\nalso = ["R@1"]',
+            r"\[end\]: also = \[\"R@1\"\]: a metric has one figure",
+        ),
         ('table = "R@1"', "", r"\[end\]: give either table"),
         ('table = "R@1"', 'table = "R@1"\nplot = "gap"', r"\[end\]: give either table"),
         ('table = "R@1"', 'table = "MAP"', r"\[end\]: unknown metric 'MAP'. Did you mean 'mAP'"),
