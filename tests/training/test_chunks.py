@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from layerprobe.losses.loss import loss as build_loss
 from layerprobe.nets.net import Net
 from layerprobe.registry import LOSSES
 from layerprobe.system.errors import RecipeError
+from layerprobe.training.chunks import ChunkedBatch
 from layerprobe.training.loop import Plan, Trainer
 from layerprobe.training.schedule import Schedule
 from tests.training.shared_training import LABELS, OPTIONS, PIXELS, PLAN, image, network, normalise
@@ -156,3 +158,17 @@ def test_whole_epochs_end_with_the_weights_of_whole_batches(options: dict[str, A
     start = plain_network().module.get_parameter("1.weight").detach()
     assert float((weights(0) - start).abs().max()) > 1e-6
     torch.testing.assert_close(weights(5), weights(0), rtol=1e-10, atol=1e-10)
+
+
+def test_a_buffer_that_acts_on_the_output_is_that_of_the_forward_before_the_loss() -> None:
+    torch.manual_seed(0)
+    module = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 4)).double()
+    images, weights = torch.randn(12, 6, dtype=torch.float64).split(4), torch.randn(12, 4, dtype=torch.float64)
+    other = copy.deepcopy(module)
+    (torch.cat([other(chunk) for chunk in images]) * weights).sum().backward()
+    batch = ChunkedBatch(module, module, images)
+    (batch.embeddings * weights).sum().backward()
+    batch.backward()
+    ours, expected = contents(module), contents(other)
+    del ours["random numbers"], expected["random numbers"]  # nothing is drawn
+    assert_equal(ours, expected)
