@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 def labels(*, name: RunName = None, request: LabelsRequest, cache: Cache = DEFAULT_CACHE, output: Output) -> None:
     """List labels that look wrong, by the neighbours of each image.
 
-    Also duplicates with different labels, and classes that look like two. Nothing is changed.
+    Also duplicates with different labels, and classes that may be two. Nothing is changed.
     """
     from layerprobe.workflow.run.runs import find_run
 
@@ -34,4 +34,4 @@ def labels(*, name: RunName = None, request: LabelsRequest, cache: Cache = DEFAU
     reviewed = review_labels(run, request, terminal)
     with printed_apart(request.csv):
         tables = [suspect_table(reviewed), duplicate_table(reviewed), divided_table(reviewed)]
-        terminal.result(reviewed, reviewed.verdict, *filter(None, tables))
+        terminal.result(reviewed, reviewed.verdict, *reviewed.notes, *filter(None, tables))

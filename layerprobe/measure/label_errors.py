@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,12 +21,13 @@ from layerprobe.values.retrieval import FloatArray, IntArray
 NEIGHBOURS = 5
 MAJORITY = 3  # of the neighbours by a layer
 _DIMENSIONS = 64
-_SAME, NEAR = 1e-3, 0.25  # distances of duplicates, as shares of the median distance of a nearest neighbour
+_SAME, NEAR = 1e-3, 0.5  # distances of duplicates, as shares of the median distance of a nearest neighbour
 _FEWEST_IMAGES = 3  # of a group of a class
 _SMALLEST_GROUP = 0.2  # of the class
 _IN_GROUPS = 0.7  # of the class: of one that a layer scatters, the largest pieces are no groups
 _NEARER = 0.2  # of the classes: none of these is counted in the estimate
 _FEWEST_RANKED = 10  # classes, so that the estimate does not rest on two or three of them
+_MIXED = 2_000  # images by which the ranks of classes are judged
 _BLOCK = 256  # images that are compared with all classes at once
 
 
@@ -46,9 +47,15 @@ class LayerNeighbours:
 
     @property
     def relative_distances(self) -> FloatArray:
-        """(N, K) as shares of the median distance of a nearest neighbour; inf where that is 0."""
-        median = float(np.median(self.distances[:, 0]))
-        return self.distances / median if median > 0 else np.full(self.distances.shape, np.inf)
+        """(N, K) as shares of the median distance of a nearest neighbour that is no exact copy."""
+        nearest = self.distances[:, 0]
+        median = float(np.median(nearest[nearest > 0])) if nearest.any() else 1.0
+        return self.distances / median
+
+    @property
+    def is_collapsed(self) -> bool:
+        """Whether all neighbours are exact copies, so that the layer tells no images apart."""
+        return not self.distances.any()
 
 
 @dataclass(frozen=True)
@@ -153,14 +160,19 @@ def suspects_of(labels: IntArray, layers: Sequence[LayerNeighbours]) -> list[Sus
     Args:
         labels: (N,)
     """
-    neighbours = np.stack([labels[layer.rows] for layer in layers], axis=1)
+    no_label = int(labels.min()) - 1
+    neighbours = np.stack(
+        [np.where(layer.relative_distances <= _SAME, no_label, labels[layer.rows]) for layer in layers], axis=1
+    )
     sizes = np.bincount(labels - labels.min())[labels - labels.min()]
-    is_ordered = np.all([layer.distances[:, -1] > 0 for layer in layers], axis=0)
-    is_alone = ~(neighbours == labels[:, None, None]).any((1, 2)) & (sizes > 1) & is_ordered
+    is_alone = ~(neighbours == labels[:, None, None]).any((1, 2)) & (sizes > 1)
     suspects = []
     for row in np.flatnonzero(is_alone).tolist():
         counts = [Counter(by_layer) for by_layer in neighbours[row].tolist()]
         votes = sum(counts, Counter[int]())
+        if not votes.keys() - {no_label}:
+            continue
+        del votes[no_label]
         agreeing = {label: sum(count[label] >= MAJORITY for count in counts) for label in votes}
         suggested = min(votes, key=lambda label: (-agreeing[label], -votes[label], label))
         if agreeing[suggested] >= needed_layers(len(layers)):
@@ -168,42 +180,79 @@ def suspects_of(labels: IntArray, layers: Sequence[LayerNeighbours]) -> list[Sus
     return sorted(suspects, key=lambda x: (-x.votes, -x.layers, x.row))
 
 
-def estimate_wrong(suspects: Sequence[Suspect], labels: IntArray, features: NDArray[np.float32]) -> float | None:
+def estimate_wrong(
+    suspects: Sequence[Suspect], labels: IntArray, layers: Sequence[LayerNeighbours], features: NDArray[np.float32]
+) -> float | None:
     """How many of the suspects have a wrong label, if a wrong label is any other one with the same chance.
 
-    Classes are ranked by how alike they are to the class of the suspect's label: by the cosine of the means of their
-    features, of length 1 and less the mean of all, the suspect's own left out. Where a label is wrong by chance, the
-    suggested class has any rank. Where it is right, and the image resembles another class, that class is taken to be
-    one of the nearest fifth. So the suspects whose suggested class is not among these are counted, and divided by the
-    share of ranks that they can have, as Storey (Journal of the Royal Statistical Society B 64, 2002, equation 3)
-    estimates the number of true null hypotheses from the p-values above a threshold.
+    Classes are ranked by how alike they are to the class of an image's label: by the cosine of the means of their
+    features, of length 1 and less the mean of all, the image's own left out. The suggested class of a wrong label has
+    any rank; that of a right one is taken to be as near as the classes that other images are mixed up with. So of the S
+    suspects those are counted whose suggested class is not among the nearest fifth. They are p W of W wrong ones, p =
+    4/5, and q (S - W) of the others: W = (count - q S) / (p - q). q is the share of mixed-up images, those that have
+    neighbours of their label and of others, whose most frequent other label is not among the nearest fifth; neighbours
+    that are suspects are left out, and where less than half of the images are mixed up it is that share of half of
+    them. With q = 0 this is the estimate of Storey (Journal of the Royal Statistical Society B 64, 2002, equation 3) of
+    the number of true null hypotheses.
 
     Args:
         labels: (N,)
-        features: (N, D)
+        features: (N, D) of a layer.
 
     Returns:
-        At most the number of suspects; None of fewer than 10 classes.
+        From 0 to the number of suspects; None of fewer than 10 classes, and where q is above p / 2: then the ranks of
+        classes tell little.
     """
-    classes, places = np.unique(labels, return_inverse=True)
+    classes = np.unique(labels)
     if len(classes) < _FEWEST_RANKED:
         return None
     others = len(classes) - 1
     nearer = math.ceil(_NEARER * others)
+    p = (others - nearer) / others
+    drawn = np.random.default_rng(0).permutation(len(labels))[:_MIXED].tolist()
+    mixed = _mixed_up(drawn, labels, layers, {x.row for x in suspects})
+    pairs = [*((x.row, x.suggested) for x in suspects), *mixed]
+    is_far = _class_ranks(labels, features, pairs) >= nearer
+    q = float(is_far[len(suspects) :].sum()) / max(len(mixed), len(drawn) / 2)
+    if q > p / 2:
+        return None
+    wrong = (float(is_far[: len(suspects)].sum()) - len(suspects) * q) / (p - q)
+    return min(max(wrong, 0.0), float(len(suspects)))
+
+
+def _mixed_up(
+    rows: Sequence[int], labels: IntArray, layers: Sequence[LayerNeighbours], suspects: Collection[int]
+) -> list[tuple[int, int]]:
+    """The images with neighbours of their label and of others, suspects left out, and the most frequent other label."""
+    mixed = []
+    for row in rows:
+        neighbours = [j for layer in layers for j in layer.rows[row].tolist() if j not in suspects]
+        votes = Counter(labels[neighbours].tolist())
+        if row not in suspects and votes.pop(int(labels[row]), 0) and votes:
+            mixed.append((row, min(votes, key=lambda label: (-votes[label], label))))
+    return mixed
+
+
+def _class_ranks(
+    labels: IntArray, features: NDArray[np.float32], pairs: Sequence[tuple[int, int]]
+) -> NDArray[np.int64]:
+    """(R,) for pairs of a row and another label, how many classes are more alike to the class of the row."""
+    rows, others = [row for row, _ in pairs], [other for _, other in pairs]
+    classes, places = np.unique(labels, return_inverse=True)
     sums = np.zeros((len(classes), features.shape[1]))
     for start in range(0, len(labels), _BLOCK):
         np.add.at(sums, places[start : start + _BLOCK], _unit(features[start : start + _BLOCK]))
     mean = sums.sum(0) / len(labels)
     sums -= np.bincount(places)[:, None] * mean
-    means, farther = _unit(sums), 0
-    for start in range(0, len(suspects), _BLOCK):
-        rows = np.array([x.row for x in suspects[start : start + _BLOCK]])
-        suggested = np.searchsorted(classes, [x.suggested for x in suspects[start : start + _BLOCK]])
-        alike = _unit(sums[places[rows]] - (_unit(features[rows]) - mean)) @ means.T
-        here = np.arange(len(rows))
-        alike[here, places[rows]] = -np.inf
-        farther += int(((alike > alike[here, suggested][:, None]).sum(1) >= nearer).sum())
-    return min(float(len(suspects)), farther * others / (others - nearer))
+    means, ranks = _unit(sums), np.empty(len(rows), np.int64)
+    for start in range(0, len(rows), _BLOCK):
+        block = np.array(rows[start : start + _BLOCK])
+        other = np.searchsorted(classes, others[start : start + _BLOCK])
+        alike = _unit(sums[places[block]] - (_unit(features[block]) - mean)) @ means.T
+        here = np.arange(len(block))
+        alike[here, places[block]] = -np.inf
+        ranks[start : start + _BLOCK] = (alike > alike[here, other][:, None]).sum(1)
+    return ranks
 
 
 def _unit(vectors: NDArray[np.floating]) -> FloatArray:
@@ -217,8 +266,8 @@ def _unit(vectors: NDArray[np.floating]) -> FloatArray:
 def duplicates_of(labels: IntArray, layers: Sequence[LayerNeighbours]) -> list[DuplicatePair]:
     """The pairs of images with different labels that are duplicates by every layer, the closest first.
 
-    One is among the 5 nearest neighbours of the other, at a distance of at most a quarter of the median distance of a
-    nearest neighbour; `is_same` where it is at most a thousandth.
+    One is among the 5 nearest neighbours of the other, at a distance of at most half of the median distance of a
+    nearest neighbour that is no exact copy; `is_same` where it is at most a thousandth.
 
     Args:
         labels: (N,)

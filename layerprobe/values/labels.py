@@ -35,7 +35,8 @@ class Duplicates:
     """Two images that are nearly the same, and have different labels.
 
     Args:
-        distance: as a share of the median distance of a nearest neighbour, by the layer where it is largest.
+        distance: as a share of the median distance of a nearest neighbour that is no exact copy, by the layer where it
+            is largest.
         is_same: whether by every layer they are the same up to rounding.
     """
 
@@ -69,7 +70,7 @@ class ReviewedLabels:
         votes: neighbours of an image by all layers.
         suspects: those with most evidence first.
         wrong: an estimate of how many of the suspects have a wrong label, if a wrong label is any other one with the
-            same chance; None with fewer than 10 labels.
+            same chance; None where it cannot be had.
         duplicates: the closest first.
         divided: those with the largest second group first.
         verdict: the numbers in a sentence.

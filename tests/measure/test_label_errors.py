@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from layerprobe.measure.label_errors import (
     DividedClass,
+    DuplicatePair,
     LayerNeighbours,
     Suspect,
     divided_classes,
@@ -93,7 +94,10 @@ def test_features_that_are_not_finite_are_refused() -> None:
 def suspects_by_loops(labels: Labels, layers: list[LayerNeighbours]) -> set[tuple[int, int, int, int]]:
     suspects = set()
     for row in range(len(labels)):
-        lists = [[int(labels[j]) for j in layer.rows[row]] for layer in layers]
+        lists = []
+        for layer in layers:
+            near = zip(layer.rows[row].tolist(), layer.relative_distances[row].tolist(), strict=True)
+            lists.append([int(labels[j]) for j, distance in near if distance > 0.001])
         if any(int(labels[row]) in of_layer for of_layer in lists) or (labels == labels[row]).sum() < 2:
             continue
         for label in sorted({label for of_layer in lists for label in of_layer}):
@@ -114,11 +118,34 @@ def test_suspects_equal_plain_loops(count: int) -> None:
     for _ in range(count):
         rows = np.stack([rng.choice(np.flatnonzero(labels == label), 5) for label in likely])
         is_any = rng.random(rows.shape) < 0.2
-        layers.append(layer_of(np.where(is_any, rng.integers(0, 200, rows.shape), rows)))
+        distances = np.where(rng.random(rows.shape) < 0.05, 0.0, 1.0)  # copies
+        layers.append(layer_of(np.where(is_any, rng.integers(0, 200, rows.shape), rows), distances))
     suspects = suspects_of(labels, layers)
     assert {(x.row, x.suggested, x.layers, x.votes) for x in suspects} == suspects_by_loops(labels, layers)
     assert len(suspects) > 5
     assert [x.votes for x in suspects] == sorted((x.votes for x in suspects), reverse=True)
+
+
+def test_the_suggested_label_is_that_of_most_layers_then_of_most_neighbours() -> None:
+    # labels 1 and 2 have three of five neighbours by four layers and by two; 2 has more neighbours in all: 18 to 12
+    labels = np.array([0, 0, *[1] * 5, *[2] * 5])
+    ones, twos = [2, 3, 4, 7, 8], [7, 8, 9, 10, 11]
+    rest = [[0, 7, 8, 9, 10]] + [[7, 8, 9, 10, 11]] * 10
+    layers = [layer_of(np.array([of_image, *rest])) for of_image in [ones] * 4 + [twos] * 2]
+    assert [x for x in suspects_of(labels, layers) if x.row == 0] == [Suspect(0, 1, 4, 12)]
+    equal = [layer_of(np.array([[2, 3, 4, 7, 8], *rest])), layer_of(np.array([[7, 8, 9, 10, 2], *rest]))]
+    assert [x for x in suspects_of(labels, equal) if x.row == 0] == []  # one layer for either label
+
+
+def test_a_copy_with_the_same_wrong_label_clears_nobody() -> None:
+    labels = np.array([0, 0, 0, *[1] * 6])
+    rows = np.array([[1, 3, 4, 5, 6]] + [[0, 2, 3, 4, 5]] * 8)
+    distances = np.ones((9, 5))
+    assert [x.row for x in suspects_of(labels, [layer_of(rows, distances)]) if x.row == 0] == []
+    distances[0, 0] = 0.0009
+    assert [x for x in suspects_of(labels, [layer_of(rows, distances)]) if x.row == 0] == [Suspect(0, 1, 1, 4)]
+    distances[0, 0] = 0.0011
+    assert [x for x in suspects_of(labels, [layer_of(rows, distances)]) if x.row == 0] == []
 
 
 def test_one_neighbour_of_its_label_clears_an_image() -> None:
@@ -140,8 +167,21 @@ def test_a_class_of_one_image_is_no_suspect() -> None:
 def test_a_collapsed_layer_accuses_nobody() -> None:
     features, labels = np.ones((40, 8), np.float32), np.repeat(np.arange(4), 10)
     layer = neighbours_out_of_fold(features, labels, np.arange(40) % 5, CPU)
+    assert layer.is_collapsed
     assert suspects_of(labels, [layer]) == []
-    assert duplicates_of(labels, [layer]) == []
+
+
+def test_copies_are_found_where_most_images_have_one() -> None:
+    features, labels = clusters(20, 3)
+    features, labels = np.repeat(features, 2, axis=0), np.repeat(labels, 2)
+    labels[7] = 9  # of the pair 6 and 7
+    layer = neighbours_out_of_fold(features, labels, np.arange(120) % 5, CPU)
+    assert not layer.is_collapsed
+    pairs = [pair for pair in duplicates_of(labels, [layer]) if pair.is_same]
+    assert [pair.rows for pair in pairs] == [(6, 7)]
+    # distances 0 and 2 of the nearest: the median of those above 0 is 2
+    nearest = layer_of(np.zeros((4, 1), np.int64), np.array([[0.0], [0.0], [0.0], [2.0]]))
+    assert nearest.relative_distances.ravel().tolist() == [0, 0, 0, 1]
 
 
 def test_changed_labels_are_listed_and_counted() -> None:
@@ -156,30 +196,55 @@ def test_changed_labels_are_listed_and_counted() -> None:
     assert {x.row for x in suspects} <= set(rows.tolist())
     assert len(suspects) >= 22
     assert all(x.suggested == labels[x.row] for x in suspects)
-    wrong = estimate_wrong(suspects, changed, features)
+    wrong = estimate_wrong(suspects, changed, [layer], features)
     assert wrong is not None
     assert abs(wrong - len(suspects)) <= 6
 
 
-def test_the_estimate_equals_plain_loops_over_the_means_of_classes() -> None:
-    rng = np.random.default_rng(3)
-    labels = np.repeat(np.arange(11), 5)
-    features = rng.normal(size=(55, 6)).astype(np.float32)
-    features[7] = 0
-    suspects = [Suspect(row, int((labels[row] + 1 + row % 10) % 11), 1, 5) for row in range(0, 55, 2)]
+def estimate_by_loops(
+    suspects: list[Suspect], labels: Labels, layers: list[LayerNeighbours], features: NDArray[np.float32]
+) -> tuple[int, float, float]:
+    """How many suspects are far, the share of the other images that are, and the estimate."""
+    names = sorted(set(labels.tolist()))
     unit = [x / (np.linalg.norm(x) or 1) for x in features.astype(np.float64)]
     centred = [x - np.mean(unit, axis=0) for x in unit]
-    farther = 0
-    for x in suspects:
-        mean = np.mean([centred[i] for i in range(55) if labels[i] == labels[x.row] and i != x.row], axis=0)
+    limit = 0.2 * (len(names) - 1)
+
+    def is_far(row: int, suggested: int) -> bool:
+        mean = np.mean([centred[i] for i in range(len(labels)) if labels[i] == labels[row] and i != row], axis=0)
         cosines = {}
-        for label in set(range(11)) - {int(labels[x.row])}:
-            other = np.mean([centred[i] for i in range(55) if labels[i] == label], axis=0)
+        for label in set(names) - {int(labels[row])}:
+            other = np.mean([centred[i] for i in range(len(labels)) if labels[i] == label], axis=0)
             cosines[label] = mean @ other / np.linalg.norm(mean) / np.linalg.norm(other)
-        nearer = sum(value > cosines[x.suggested] for value in cosines.values())
-        farther += nearer >= 2  # a fifth of the ten other classes
-    assert 10 < farther < 28
-    assert estimate_wrong(suspects, labels, features) == min(28, farther / 0.8)
+        return sum(value > cosines[suggested] for value in cosines.values()) >= limit
+
+    mixed, listed = [], {x.row for x in suspects}
+    for row in set(range(len(labels))) - listed:
+        votes = Counter(int(labels[j]) for layer in layers for j in layer.rows[row].tolist() if j not in listed)
+        if votes.pop(int(labels[row]), 0) and votes:
+            most = min(label for label in votes if votes[label] == max(votes.values()))
+            mixed.append(is_far(row, most))
+    far, q = sum(is_far(x.row, x.suggested) for x in suspects), sum(mixed) / max(len(mixed), len(labels) / 2)
+    return far, q, (far - len(suspects) * q) / (0.8 - q)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_estimate_equals_plain_loops_over_the_means_of_classes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(11), 6)  # a fifth of ten other classes is two
+    places = np.sort(rng.normal(size=11))[:, None] + 0.3 * rng.normal(size=(11, 6))  # neighbours are alike
+    features = (places[labels] + 0.3 * rng.normal(size=(66, 6))).astype(np.float32)
+    features[7] = 0
+    layers = [neighbours_out_of_fold(features, labels, np.arange(66) % 5, CPU)]
+    means = np.stack([features[labels == label].mean(0) for label in range(11)]) - features.mean(0)
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    alike = np.argsort(-(means @ means.T), axis=1)  # a class itself, then the others; about those of the estimate
+    suspects = [Suspect(row, int(alike[labels[row], (1, 2, 8)[row % 3]]), 1, 5) for row in range(0, 66, 4)]
+    far, q, wrong = estimate_by_loops(suspects, labels, layers, features)
+    assert 0 < q < 0.4
+    assert far > 0
+    assert 0 < wrong < len(suspects)
+    assert estimate_wrong(suspects, labels, layers, features) == pytest.approx(wrong, abs=1e-9)
 
 
 def test_right_labels_of_similar_classes_are_not_counted() -> None:
@@ -188,42 +253,63 @@ def test_right_labels_of_similar_classes_are_not_counted() -> None:
     centres = np.repeat(rng.normal(size=(10, 16)), 2, axis=0) + 0.2 * rng.normal(size=(20, 16))
     labels = np.repeat(np.arange(20), 6)
     features = (centres[labels] + 0.1 * rng.normal(size=(120, 16))).astype(np.float32)
-    suspects = [Suspect(row, int(labels[row]) ^ 1, 1, 5) for row in range(120)]
-    assert estimate_wrong(suspects, labels, features) == 0
-    assert estimate_wrong([], labels, features) == 0
+    layers = [neighbours_out_of_fold(features, labels, np.arange(120) % 5, CPU)]
+    suspects = [Suspect(row, int(labels[row]) ^ 1, 1, 5) for row in range(0, 120, 3)]
+    assert estimate_wrong(suspects, labels, layers, features) == 0
+    assert estimate_wrong([], labels, layers, features) == 0
+
+
+@pytest.mark.parametrize(("dim", "spread", "count"), [(8, 1.0, 1), (8, 0.7, 1), (16, 1.0, 3)])
+def test_few_right_labels_of_layers_that_mix_classes_up_are_called_wrong(dim: int, spread: float, count: int) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(60), 20)
+    places = rng.normal(size=(60, dim))[labels] + spread * rng.normal(size=(1200, dim))
+    features = [(places + 0.1 * spread * rng.normal(size=places.shape)).astype(np.float32) for _ in range(count)]
+    layers = [neighbours_out_of_fold(x, labels, np.arange(1200) % 5, CPU) for x in features]
+    suspects = suspects_of(labels, layers)
+    wrong = estimate_wrong(suspects, labels, layers, features[0])
+    assert len(suspects) > 30
+    assert wrong is not None
+    assert wrong < 0.3 * len(suspects)
 
 
 def test_nine_classes_are_too_few_for_an_estimate() -> None:
     features, labels = clusters(9, 3)
-    assert estimate_wrong([Suspect(0, 1, 1, 5)], labels, features) is None
+    assert estimate_wrong([Suspect(0, 1, 1, 5)], labels, [layer_of(np.zeros((27, 5), np.int64))], features) is None
 
 
 def test_duplicates_are_close_by_every_layer_and_have_other_labels() -> None:
     labels = np.array([0, 1, 0, 1, 2, 2])
-    rows = np.array(
-        [[1, 2, 3, 4, 5], [0, 2, 3, 4, 5], [3, 0, 1, 4, 5], [2, 0, 1, 4, 5], [5, 0, 1, 2, 3], [4, 0, 1, 2, 3]]
-    )
-    one = np.tile([1.0, 4, 4, 4, 4], (6, 1))
-    one[[0, 1], 0], one[[2, 3], 0] = 0.0, 0.2  # 0 and 1, 2 and 3
-    two = one.copy()
-    two[[2, 3], 0] = 0.25
-    two[[4, 5], 0] = 0.0  # of one label
-    two[[0, 1], 0] = [0.0004, 0.0005]
-    pairs = duplicates_of(labels, [layer_of(rows, one), layer_of(rows, two)])
-    # medians of the nearest: of 0, 0, 0.2, 0.2, 1, 1 it is 0.2; of 0.0004, 0.0005, 0.25, 0.25, 0, 0 it is 0.00045
-    assert pairs == []
-    one[[4, 5], 0], two[[4, 5], 0], two[[2, 3], 0] = 9.0, 9.0, 9.0
-    one[[2, 3], 0] = 1.0
-    (pair,) = duplicates_of(labels, [layer_of(rows, one), layer_of(rows, two)])
-    # now the medians are 1 and 9
-    assert (pair.rows, pair.is_same) == ((0, 1), True)
-    assert pair.distance == pytest.approx(0.0005 / 9)
-    one[[0, 1], 0] = 0.24
-    (pair,) = duplicates_of(labels, [layer_of(rows, one), layer_of(rows, two)])
-    assert pair.distance == pytest.approx(0.24)
+    rows = np.array([[j for j in (i ^ 1, 0, 1, 2, 3, 4, 5) if j != i][:1] + [0] * 4 for i in range(6)])
+    far = np.tile([2.0] * 5, (6, 1))
+
+    def layer(pair: float, back: float | None = None) -> LayerNeighbours:
+        """0 and 1 at a distance, 2 and 3 at twice the median of 2, 4 and 5, of one label, at 0.02."""
+        distances = far.copy()
+        distances[[0, 1], 0] = pair, pair if back is None else back
+        distances[[2, 3], 0], distances[[4, 5], 0] = 4.0, 0.02
+        return layer_of(rows, distances)
+
+    # the nearest of six: pair, pair, 4, 4, 0.02, 0.02; their median is that of the pair where this is from 0.02 to 4
+    def near(*layers: LayerNeighbours) -> list[DuplicatePair]:
+        return [pair for pair in duplicates_of(labels, list(layers)) if pair.rows == (0, 1)]
+
+    assert near(layer(1.0)) == []  # the median itself
+    # nearest 0.01, 0.01, 4, 4, 0.02, 0.02: the median is 0.02, and 0.01 is half of it
+    (pair,) = near(layer(0.01))
+    assert pair.distance == pytest.approx(0.5)
     assert not pair.is_same
-    one[[0, 1], 0] = 0.26
-    assert duplicates_of(labels, [layer_of(rows, one), layer_of(rows, two)]) == []
+    assert near(layer(0.0101)) == []
+    # the larger distance of both layers, and of both images, counts: 0.00002 is a thousandth
+    (pair,) = near(layer(0.00002), layer(0.000002))
+    assert pair.distance == pytest.approx(0.001)
+    assert pair.is_same
+    for distances in ((0.00001, 0.000021), (0.000021, 0.00001)):
+        (pair,) = near(layer(*distances))
+        assert pair.distance == pytest.approx(0.00105)
+        assert not pair.is_same
+    assert near(layer(0.00002), layer(1.0)) == []
+    assert {(4, 5)} & {pair.rows for pair in duplicates_of(labels, [layer(0.01)])} == set()
 
 
 def test_two_merged_classes_are_divided_into_them() -> None:

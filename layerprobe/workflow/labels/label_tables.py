@@ -31,7 +31,7 @@ def suspect_table(reviewed: ReviewedLabels) -> TextTable | None:
             f"{reviewed.run}#{reviewed.epoch}: images of which no neighbour has their label, and most have another one",
             f"{NEIGHBOURS} neighbours by each of {', '.join(reviewed.layers)}",
         ),
-        notes=(*_more(len(reviewed.suspects)), *reviewed.notes),
+        notes=_more(len(reviewed.suspects)),
     )
 
 
@@ -61,7 +61,7 @@ def duplicate_table(reviewed: ReviewedLabels) -> TextTable | None:
 
 
 def divided_table(reviewed: ReviewedLabels) -> TextTable | None:
-    """The classes that look like two."""
+    """The classes that may be two."""
     if not reviewed.divided:
         return None
     rows = [

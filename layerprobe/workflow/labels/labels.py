@@ -81,6 +81,7 @@ def review_labels(run: Run, request: LabelsRequest, listener: Listener) -> Revie
     if request.csv is not None:
         require_output(request.csv, "csv")
     record = run.read()
+    _require_single_labels(run, record)
     epoch = record.epochs_done if request.epoch is None else request.epoch
     heads = _heads(run, record, epoch, request.splits)
     layers = _choose_layers(run, epoch, heads, request.layers)
@@ -88,12 +89,20 @@ def review_labels(run: Run, request: LabelsRequest, listener: Listener) -> Revie
     if len(images.labels) <= NEIGHBOURS:
         message = f"{len(images.labels)} images at epoch {epoch}: each is compared with {NEIGHBOURS} others"
         raise DataError(message, file=run.folder, fix="Probe more images")
-    by_layer = _search(images, layers, int(record.seed), listener)
-    reviewed = _review(images, layers, by_layer, _notes(record, epoch, heads, by_layer))
+    layers, by_layer, left_out = _search(images, layers, int(record.seed), listener, may_skip=request.layers is None)
+    reviewed = _review(images, layers, by_layer, (*left_out, *_notes(record, epoch, heads, by_layer)))
     if request.csv is not None:
         path_of = partial(image_path, record.data.get("root"))
         write_output(request.csv, labels_csv(reviewed, path_of).encode(errors="surrogateescape"))
     return reviewed
+
+
+def _require_single_labels(run: Run, record: RunRecord) -> None:
+    """Check that an image has one label: of several, neighbours that share one would count as of another class."""
+    rules = [run.stored_rules(split) for split in _SPLITS]
+    if record.data.get("label_separator") or any(x is not None and x.label_sets is not None for x in rules):
+        message = f"{run.name}: images have several labels, and labels that look wrong are of images with one"
+        raise RecipeError(message, fix="Take a run without data.label_separator")
 
 
 def _heads(run: Run, record: RunRecord, epoch: int, names: Sequence[str] | None) -> dict[str, FeatureHead]:
@@ -141,7 +150,8 @@ def _best_layers(run: Run, epoch: int, stored: Sequence[LayerKey]) -> list[Layer
             if layer.layer not in best or recall > best[layer.layer][0]:
                 best[layer.layer] = recall, layer
     if not best:
-        raise NumericError(f"{run.name}: no layer has finite features at epoch {epoch}", fix="Choose another epoch")
+        message = f"{run.name}: no layer is ranked as it is, with finite features, at epoch {epoch}"
+        raise RecipeError(message, fix=f"Name some: --layers {','.join(map(str, stored))}")
     layers: list[LayerKey] = []
     for _, layer in sorted(best.values(), key=lambda x: -x[0]):
         if len(layers) < _LAYERS and equal_layers(run, epoch, split, layer.layer).isdisjoint(layers):
@@ -163,18 +173,35 @@ def _gather(run: Run, epoch: int, heads: dict[str, FeatureHead]) -> LabelledImag
     return LabelledImages(run, epoch, rows_of, places.astype(np.int64), tuple(names_of_all.tolist()), tuple(images))
 
 
-def _search(images: LabelledImages, layers: Sequence[LayerKey], seed: int, listener: Listener) -> list[LayerNeighbours]:
+def _search(
+    images: LabelledImages, layers: Sequence[LayerKey], seed: int, listener: Listener, *, may_skip: bool
+) -> tuple[list[LayerKey], list[LayerNeighbours], list[str]]:
+    """The neighbours by each layer, without those of which they tell nothing, and notes on these.
+
+    Args:
+        may_skip: whether a layer that is not finite is one of them, or an error.
+    """
     folds, device = folds_of(np.arange(len(images.labels)), seed=seed), with_float64(from_recipe.choose_device("auto"))
-    by_layer = []
+    by_layer: dict[LayerKey, LayerNeighbours] = {}
+    notes = []
     with listener.task(f"labels of {images.run.name}", len(layers), "layers") as task:
         for layer in layers:
             try:
-                by_layer.append(neighbours_out_of_fold(images.read(layer), images.labels, folds, device))
+                neighbours = neighbours_out_of_fold(images.read(layer), images.labels, folds, device)
             except NotFiniteError as error:
-                message = f"{images.run.name}, {layer}: {error.message}"
-                raise NumericError(message, fix="Choose layers whose features are finite") from error
+                if not may_skip:
+                    message = f"{images.run.name}, {layer}: {error.message}"
+                    raise NumericError(message, fix="Choose layers whose features are finite") from error
+                notes.append(f"{layer} is left out: {error.message}")
+            else:
+                if neighbours.is_collapsed:
+                    notes.append(f"{layer} is left out: all images have the same features")
+                else:
+                    by_layer[layer] = neighbours
             task.advance()
-    return by_layer
+    if not by_layer:
+        raise NumericError(f"{images.run.name}: {'; '.join(notes)}", fix="Choose other layers, or another epoch")
+    return list(by_layer), list(by_layer.values()), notes
 
 
 def _review(
@@ -185,9 +212,9 @@ def _review(
 ) -> ReviewedLabels:
     labels, names, of_row = images.labels, images.names, images.images
     suspects = suspects_of(labels, by_layer)
-    wrong = estimate_wrong(suspects, labels, images.read(layers[0]))
+    wrong = estimate_wrong(suspects, labels, by_layer, images.read(layers[0]))
     duplicates = duplicates_of(labels, by_layer)
-    divided = divided_classes(labels, by_layer)
+    divided, same = divided_classes(labels, by_layer), sum(x.is_same for x in duplicates)
     return ReviewedLabels(
         images.run.name,
         images.epoch,
@@ -202,13 +229,17 @@ def _review(
             DividedLabel(names[x.label], x.images, tuple(tuple(of_row[row] for row in group) for group in x.groups))
             for x in divided
         ),
-        verdict_text(len(labels), len(suspects), wrong, len(duplicates), len(divided)),
+        verdict_text(len(labels), len(suspects), wrong, (same, len(duplicates) - same), len(divided)),
         notes,
     )
 
 
-def verdict_text(images: int, suspects: int, wrong: float | None, duplicates: int, divided: int) -> str:
-    """`41 of 2,720 labels look wrong, and about 30 of them are, if ...`, in one sentence."""
+def verdict_text(images: int, suspects: int, wrong: float | None, duplicates: tuple[int, int], divided: int) -> str:
+    """`41 of 2,720 labels look wrong, and about 30 of these are, if ...`, in one sentence.
+
+    Args:
+        duplicates: how many pairs are the same by every layer, and how many nearly.
+    """
     text = f"{suspects:,} of {images:,} labels look{'s' * (suspects == 1)} wrong"
     if suspects and wrong is not None:
         text += (
@@ -216,10 +247,10 @@ def verdict_text(images: int, suspects: int, wrong: float | None, duplicates: in
             " class with the same chance (one given for a similar class is not counted)"
         )
     elif suspects:
-        text += " (how many are cannot be estimated from fewer than 10 classes)"
-    pairs = f"{duplicates:,} pair{'s' * (duplicates != 1)} of duplicates {'has' if duplicates == 1 else 'have'}"
-    classes = f"{divided:,} class{'es' * (divided != 1)} {'looks' if divided == 1 else 'look'}"
-    return f"{text}; {pairs} different labels; {classes} like two."
+        text += " (how many are cannot be estimated: too few classes, or layers that mix classes up at random)"
+    same, near = duplicates
+    pairs = f"{same:,} pair{'s' * (same != 1)} of equal images and {near:,} of nearly equal ones have different labels"
+    return f"{text}; {pairs}; {divided:,} class{'es' * (divided != 1)} may be two."
 
 
 def _notes(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import re
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,7 @@ import torch
 
 import layerprobe
 from layerprobe import store
-from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
+from layerprobe.system.errors import DataError, LayerprobeError, NumericError, RecipeError, UnknownNameError
 from layerprobe.values.labels import LabelledImage, ReviewedLabels
 from layerprobe.values.layers import LayerKey
 from layerprobe.workflow.labels.label_tables import divided_table, duplicate_table, suspect_table
@@ -19,7 +22,7 @@ from layerprobe.workflow.labels.labels import review_labels, verdict_text
 from layerprobe.workflow.labels.request import LabelsRequest
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.conftest import Silent
-from tests.workflow.drawn_run import write_run
+from tests.workflow.drawn_run import FC6, write_run
 
 IMAGES = 6  # of a class; those of label 14 and above are in test
 FLIPPED = {3: 9, 40: 20, 130: 2}  # image -> its wrong label; that of the last two is of the other split
@@ -114,7 +117,8 @@ def test_tables_are_absent_where_nothing_is_wrong(tmp_path: Path) -> None:
     reviewed = review(Run(tmp_path / result.name))
     assert [table(reviewed) for table in (suspect_table, duplicate_table, divided_table)] == [None] * 3
     assert reviewed.verdict == (
-        "0 of 120 labels look wrong; 0 pairs of duplicates have different labels; 0 classes look like two."
+        "0 of 120 labels look wrong; 0 pairs of equal images and 0 of nearly equal ones have different labels;"
+        " 0 classes may be two."
     )
 
 
@@ -155,9 +159,76 @@ def test_five_images_are_too_few(tmp_path: Path) -> None:
 
 
 def test_the_sentence_counts_and_names_its_assumption() -> None:
-    assert verdict_text(2720, 13, 5.2, 1, 1) == (
+    assert verdict_text(2720, 13, 5.2, (1, 4), 1) == (
         "13 of 2,720 labels look wrong, and about 5 of these are, if a wrong label is any other class with the same"
-        " chance (one given for a similar class is not counted); 1 pair of duplicates has different labels; 1 class"
-        " looks like two."
+        " chance (one given for a similar class is not counted); 1 pair of equal images and 4 of nearly equal ones have"
+        " different labels; 1 class may be two."
     )
-    assert "1 of 9 labels looks wrong (how many are" in verdict_text(9, 1, None, 0, 0)
+    assert "1 of 9 labels looks wrong (how many are cannot" in verdict_text(9, 1, None, (0, 0), 0)
+
+
+def test_a_layer_that_is_not_finite_or_collapsed_is_left_out(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    labels = np.repeat(np.arange(20), 4)
+    images = torch.from_numpy(rng.normal(size=(20, 8))[labels] + 0.1 * rng.normal(size=(80, 8))).float()
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.few, self.flat, self.root, self.zero, self.out = (torch.nn.Identity() for _ in range(5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            flat: torch.Tensor = self.flat(x.flatten(1))
+            self.few(flat[:, :2])
+            self.zero(0 * flat + 1)
+            return self.out(flat) + 0 * self.root((flat + 5).sqrt())
+
+    loaders = {}
+    for split, rows in (("train", slice(40)), ("test", slice(40, None))):
+        pixels = images[rows].clone()
+        if split == "train":
+            pixels[0, 0] = -6
+        loaders[split] = [(pixels.reshape(-1, 8, 1, 1), torch.from_numpy(labels[rows]))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = layerprobe.probe(
+            Net(), loaders, layers=["few", "flat", "root", "zero"], ks=[1], cache=tmp_path, pools="avg"
+        )
+    run = Run(tmp_path / result.name)
+    reviewed = review(run)
+    assert reviewed.layers == ("flat", "few")  # the best before others
+    left_out = [note for note in reviewed.notes if "is left out" in note]
+    assert len(left_out) == 2
+    assert "zero is left out: all images have the same features" in left_out
+    assert any(re.match("root is left out: .* hold NaN or Inf", note) for note in left_out)
+    with pytest.raises(NumericError, match="root: .* hold NaN or Inf"):
+        review(run, layers=("root", "flat"))
+    with pytest.raises(NumericError, match="zero is left out: all images have the same features. Choose other layers"):
+        review(run, layers=("zero",))
+
+
+def test_labels_of_several_names_are_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    record = run.read()
+    data = {"name": "csv", "label_separator": "|"}
+    run.write(replace(record, recipe={**record.recipe, "data": data}))
+    with pytest.raises(RecipeError, match="drawn: images have several labels"):
+        review(run)
+
+
+def test_what_the_numbers_are_conditional_on_is_told_whatever_is_listed(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    (note,) = [note for note in review(run, layers=("fc6",)).notes if "as they are" in note]
+    assert (
+        note == "some layers are compared as they are: learned whitening needs more classes, or features that vary more"
+    )
+    record = run.read()
+    run.write(replace(record, recipe={**record.recipe, "train": {"epochs": 1}}))
+    assert any("trained on the labels of train" in note for note in review(run, layers=("fc6",)).notes)
+    assert not any("labels of train" in note for note in review(run, layers=("fc6",), splits=("test",)).notes)
+
+
+def test_a_run_without_plain_layers_names_those_that_can_be_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path, layers=(replace(FC6, reduction="l2"),))
+    with pytest.raises(RecipeError, match="no layer is ranked as it is, .* Name some: --layers fc6"):
+        review(run)
