@@ -53,7 +53,7 @@ def duplicate_table(reviewed: ReviewedLabels) -> TextTable | None:
         numbers=frozenset({2, 3}),
         multiline=frozenset({4}),
         heading=(
-            "Duplicates with different labels",
+            "Equal or nearly equal images with different labels",
             "closest: the distance as a share of the median distance of a nearest neighbour",
         ),
         notes=_more(len(pairs)),
