@@ -216,7 +216,7 @@ def estimate_by_loops(
         for label in set(names) - {int(labels[row])}:
             other = np.mean([centred[i] for i in range(len(labels)) if labels[i] == label], axis=0)
             cosines[label] = mean @ other / np.linalg.norm(mean) / np.linalg.norm(other)
-        return sum(value > cosines[suggested] for value in cosines.values()) >= limit
+        return bool(sum(value > cosines[suggested] for value in cosines.values()) >= limit)
 
     mixed, listed = [], {x.row for x in suspects}
     for row in set(range(len(labels))) - listed:
