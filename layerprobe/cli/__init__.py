@@ -53,6 +53,8 @@ _MODULES = {
     "data": ("data",),
     "cache": ("cache",),
 }
+_OWN = "layerprobe"
+_PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "faiss": "faiss-cpu"}  # of modules with another name
 _SHARED = ("train", "probe")  # what the processes of torchrun do together
 # typer carries click inside or beside itself, by version; its public BadParameter is a usage error in both.
 _UsageError = typer.BadParameter.__mro__[1]
@@ -179,6 +181,11 @@ def _as_fault(error: BaseException, words: Sequence[str]) -> LayerprobeError:
         return EnvironmentFault("out of memory", fix=training if "train" in words[:1] else FIX)
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return EnvironmentFault("no further thread can be started", fix="Free memory, or raise `ulimit -u`")
+    if isinstance(error, ModuleNotFoundError) and (module := (error.name or "").partition(".")[0]) not in ("", _OWN):
+        package = _PACKAGES.get(module, module)
+        return EnvironmentFault(
+            f"{package} is not installed", fix=f"pip install {package}; layerprobe doctor lists the others"
+        )
     if getattr(error, "errno", None) == errno.ELOOP or "Symlink loop" in str(error):  # the latter before Python 3.13
         return DataError("a link that leads back to itself", file=getattr(error, "filename", None), fix="Remove it")
     if isinstance(error, PermissionError) and not os.access(".", os.R_OK | os.X_OK):

@@ -21,6 +21,7 @@ from layerprobe import __version__ as version
 from layerprobe import registry
 from layerprobe.cli import main
 from layerprobe.data.pixel_cache import entries
+from layerprobe.system.errors import EnvironmentFault
 from layerprobe.system.files import sha256
 from layerprobe.workflow.run.runs import Run
 from tests.processes import run_python
@@ -664,3 +665,23 @@ def test_identical_images_are_noted_by_probe_choose_and_the_check(layerprobe: Co
     chosen = " ".join(layerprobe("choose", *words)[1].split())  # lines are wrapped
     assert f"test: {line}; without those R@1 of " in chosen
     assert f"note: test: {line}" in layerprobe("data", "check", "folder:d")[1]
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "words"),
+    [
+        ("torch", "torch", ("layers", "lenet")),
+        ("numpy", "numpy", ("choose", "f.npz")),
+        ("pydantic", "pydantic", ("train", "netA")),
+        ("sklearn", "scikit-learn", ("data", "check", "digits", "--workers", "0")),
+    ],
+)
+def test_a_package_that_is_absent_is_named(tmp_path: Path, module: str, package: str, words: tuple[str, ...]) -> None:
+    (tmp_path / "cache" / "a").mkdir(parents=True)
+    code = f"import sys; sys.modules[{module!r}] = None; sys.argv[1:] = {[*words]!r}\n"
+    code += "import layerprobe.cli; layerprobe.cli.main()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        f"error: {package} is not installed. pip install {package}; layerprobe doctor lists the others."
+    )
+    assert done.returncode == EnvironmentFault("").exit_code

@@ -19,7 +19,10 @@ from layerprobe.system.errors import EnvironmentFault
 from layerprobe.system.files import free_bytes, require_writable
 from layerprobe.system.wording import as_size
 
-_PACKAGES = ("layerprobe", "torch", "torchvision", "captum", "h5py", "numpy", "pillow")
+_PACKAGES = (
+    "layerprobe", "torch", "torchvision", "captum", "h5py", "numpy", "pillow", "scipy", "scikit-learn", "matplotlib",
+    "safetensors", "pydantic", "jinja2", "threadpoolctl", "rich", "typer",
+)  # fmt: skip
 # The builds of faiss; each installs the folder faiss/.
 _FAISS = ("faiss-gpu", "faiss-gpu-cuvs", "faiss-cpu")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -22,6 +23,13 @@ def test_versions_disk_and_weights_are_there(tmp_path: Path) -> None:
     assert "free for" in checks["disk"].found
     assert "vgg16_bn-6c64b313.pth" in checks["vgg16_bn weights"].found
     assert ("GPU" in checks) != torch.cuda.is_available()
+
+
+def test_every_requirement_is_listed(tmp_path: Path) -> None:
+    requirements = [text for text in metadata.requires("layerprobe") or () if "extra ==" not in text]
+    names = [re.match(r"[\w-]+", text)[0] for text in requirements]  # type: ignore[index] # each begins with its name
+    assert len(names) > 10
+    assert {name for name in names if not name.startswith("faiss")} <= found(tmp_path).keys()
 
 
 def test_what_holds_of_the_memory_is_told(tmp_path: Path) -> None:
