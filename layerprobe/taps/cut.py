@@ -1,4 +1,4 @@
-"""How much of a network comes after a layer."""
+"""How much of a network comes after a layer, and how much computing an image takes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def shares_after(
         Of each layer: parameters and multiply-adds, in [0, 1]; 0 where the network has none, None where torch's counter
         cannot count the multiply-adds.
     """
-    shape = 1, channels, *height_width(image_size)
-    image = prepare_images(torch.randn(shape, generator=torch.Generator().manual_seed(0)), module)
+    image = _noise(module, image_size, channels)
     counter: FlopCounterMode | None = FlopCounterMode(display=False)
     try:
         before, begun = _forward(module, taps, image, counter)
@@ -68,6 +67,30 @@ def shares_after(
         operations_after = 1 - operations_before / operations if operations else 0.0
         shares.append((parameters_after, None if counter is None else operations_after))
     return shares
+
+
+def count_multiply_adds(module: nn.Module, image_size: ImageSize, channels: int = 3) -> int | None:
+    """The multiply-adds of a whole forward of one image, of convolutions and matrix products, by torch's counter.
+
+    Args:
+        module: (B, C, H, W) -> (B, D).
+        channels: C.
+
+    Returns:
+        None where the counter cannot count them.
+    """
+    counter = FlopCounterMode(display=False)
+    try:
+        _forward(module, (), _noise(module, image_size, channels), counter)
+    except REFUSALS:
+        return None
+    return int(counter.get_total_flops()) // 2  # an operation each for the product and the sum
+
+
+def _noise(module: nn.Module, image_size: ImageSize, channels: int) -> Tensor:
+    """A noise image (1, C, H, W) as a network takes it."""
+    shape = 1, channels, *height_width(image_size)
+    return prepare_images(torch.randn(shape, generator=torch.Generator().manual_seed(0)), module)
 
 
 def _forward(

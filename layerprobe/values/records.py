@@ -112,6 +112,7 @@ class RecordedNetwork:
         cuts: layer -> shares of the parameters and of the multiply-adds after it; None for those that cannot be
             counted.
         channels: of its images; written only where it is not 3.
+        multiply_adds: of an image; None where they cannot be counted, and of runs of former versions.
         files: path from the folder of the user's own file -> SHA-256; the file itself under the empty path.
     """
 
@@ -121,6 +122,7 @@ class RecordedNetwork:
     input: Annotated[OwnInput, BeforeValidator(_own_input)] | None
     files: Mapping[Annotated[_Text, AfterValidator(_checked_path)], _Text]
     channels: Annotated[int, Field(strict=True), AfterValidator(_checked_channels)] = 3
+    multiply_adds: _Whole | None = None
 
     @property
     def before(self) -> str | None:
@@ -132,7 +134,8 @@ class RecordedNetwork:
         """The network in run.json."""
         values = {name: getattr(self, name) for name in ("layers", "embedding", "cuts", "input", "files")}
         values["embedding"] = self.embedding.layer, self.embedding.pool
-        return values if self.channels == 3 else values | {"channels": self.channels}
+        values |= {} if self.channels == 3 else {"channels": self.channels}
+        return values if self.multiply_adds is None else values | {"multiply_adds": self.multiply_adds}
 
 
 @dataclass(frozen=True, config=_CONFIG)

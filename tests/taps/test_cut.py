@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from layerprobe.system.errors import RecipeError
 from layerprobe.taps import Tap
-from layerprobe.taps.cut import shares_after
+from layerprobe.taps.cut import count_multiply_adds, shares_after
 from layerprobe.taps.layouts import Layout
 
 MAP = Layout("map", shape=(4, 8, 8))
@@ -62,6 +62,10 @@ def test_attention_keeps_the_parts_that_it_uses_without_calling_them() -> None:
     assert shares_after(block, [tap("1")], 8)[0][0] == pytest.approx(65 / whole)
 
 
+def test_the_multiply_adds_of_an_image_are_those_of_its_products() -> None:
+    assert count_multiply_adds(Small(), 8) == 8968  # as above
+
+
 class Pooling(nn.Module):
     """A learnt query, expanded to all images, that a linear layer takes in."""
 
@@ -93,6 +97,7 @@ def test_what_cannot_be_counted_is_unknown() -> None:
     [(parameters, operations)] = shares_after(module, [tap("conv")], 8)
     assert parameters == pytest.approx(16 / 28)
     assert operations is None
+    assert count_multiply_adds(module, 8) is None
 
 
 # By hand, the calls that end: stem 0, block.first 1, block.second 2, block 3, attention 4, head 5, the network 6.

@@ -29,6 +29,13 @@ def test_an_input_that_is_no_square_and_the_channels_are_read_back() -> None:
     assert "channels" not in recorded({"network": NETWORK}).network.as_json()  # type: ignore[union-attr] # it has one
 
 
+def test_the_multiply_adds_of_an_image_are_read_back() -> None:
+    network = recorded({"network": NETWORK | {"multiply_adds": 8968}}).network
+    assert network is not None
+    assert network.multiply_adds == network.as_json()["multiply_adds"] == 8968
+    assert "multiply_adds" not in recorded({"network": NETWORK}).network.as_json()  # type: ignore[union-attr] # it has one
+
+
 def test_a_record_is_written_as_it_was_read() -> None:
     file = {"path": "/a.pt", "part": None, "sha256": "0", "size": 3, "epoch": 0}
     values = {"network": NETWORK, "layer_order": ["a", "b"], "weights_files": [file], "untrained": False, "later": [1]}

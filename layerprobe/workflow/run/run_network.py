@@ -38,8 +38,11 @@ def network_facts(recipe: Recipe, net: Net, measured: Measured) -> RecordedNetwo
             taps += find_taps([name], measured)
         except RecipeError:  # it cannot be pooled, or is not executed
             continue
-    cuts = _cuts(net, taps, recipe.data.image_size)
-    return RecordedNetwork(tuple(net.layers), embedding, cuts, net.own_input, net.files, net.channels)
+    from layerprobe.taps.cut import count_multiply_adds  # it imports triton, by way of torch's counter of operations
+
+    size = recipe.data.image_size
+    cuts, operations = _cuts(net, taps, size), count_multiply_adds(net.module, size, net.channels)
+    return RecordedNetwork(tuple(net.layers), embedding, cuts, net.own_input, net.files, net.channels, operations)
 
 
 def embedding_tap(recipe: Recipe, measured: Measured) -> Tap:

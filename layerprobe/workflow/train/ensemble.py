@@ -156,7 +156,9 @@ def prepare_ensemble(
     extractor = EnsembleExtractor(features, members, opened)
     searches = Searches(features, opened.record.experiment, opened.record.seed, lambda: opened.device)
     scorer = Scorer(searches, selection.measures, partial(single.rank_together, prepare_ensemble, run, request))
-    network = opened.record.network or replace(network_facts(recipe, opened.net, opened.measured), cuts={})
+    network = opened.record.network or replace(
+        network_facts(recipe, opened.net, opened.measured), cuts={}, multiply_adds=None
+    )
     table = read_score_table(opened, features, selection)
     return Probing(selection, features, extractor, scorer, table, network, request.launch)
 
