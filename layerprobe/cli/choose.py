@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +12,9 @@ import typer
 from layerprobe.cli.options import (
     DEFAULT_CACHE,
     Cache,
+    Format,
     Labels,
-    ModelOptions,
+    ModelsOptions,
     Output,
     Unseen,
     feature_files,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add the command."""
     order = "layers metric within budget export indexes device workers cache cluster full"
-    app.command()(with_options(choose, "model weights data settings seed run labels unseen", order))
+    app.command()(with_options(choose, "model weights models data settings seed run labels unseen", order))
 
 
 def choose(
@@ -46,7 +47,7 @@ def choose(
             help="Runs (default: the most recent), or a file of features: .npz, .npy, .pt or .h5.",
         ),
     ] = None,
-    model: ModelOptions,
+    model: ModelsOptions,
     seed: Annotated[int | None, Flag("Random seed of --weights none, or of the folds of FEATURES.", min=0)] = None,
     labels: Labels = None,
     unseen: Unseen = False,
@@ -57,6 +58,7 @@ def choose(
     workers: Workers = None,
     cache: Cache = DEFAULT_CACHE,
     full: Annotated[bool, Flag("Also show the best on test, shares of resamples, what was left out.")] = False,
+    form: Format = None,
     output: Output,
 ) -> None:
     """Choose the layer to ship without looking at the test classes.
@@ -68,25 +70,55 @@ def choose(
     a standard error of it MAP@R decides. Means are those on validation classes; without these on training classes that
     the network has not seen; else on test classes by cross-fitting. Runs of one experiment are averaged.
 
-    With --model, a pretrained model is first measured on the images of --data. FEATURES needs no model: a .npz, .pt or
+    With --model, a pretrained model is first measured on the images of --data; several, or those of --models, become
+    one table that says which of them differ. FEATURES needs no model: a .npz, .pt or
     .h5 has `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer; a .npy is one layer.
     """
     from layerprobe.workflow.export.request import ExportRequest
 
-    terminal, to_export = output.terminal(), None if export is None else ExportRequest(export)
+    terminal, to_export = output.terminal(form), None if export is None else ExportRequest(export)
+    models = model.each()
+    if len(models) > 1:
+        _require_single({"--export": export, "--index": request.indexes, "--full": full})
+    elif form is not None:
+        raise RecipeError(f"--format {form}: a single choice is no table", fix="Name several models, or use --json")
     if to_export is not None:
         to_export.require_ready()
-    files, frozen = feature_files(names or [], labels), None
-    if model.model is None:
-        model.require_absent(seed=not files)
+    files, frozen = feature_files(names or [], labels), []
+    if models[0].model is None:
+        models[0].require_absent(seed=not files)
     else:
-        name = names[0] if names else None
-        frozen = model.request(name, unseen=unseen, cache=cache, device=request.device, workers=workers)
-        frozen.require_ready()
+        others = {"cache": cache, "device": request.device, "workers": workers}
+        frozen = [single.request(names[0] if names else None, unseen=unseen, **others) for single in models]
+        for frozen_model in frozen:
+            frozen_model.require_ready()
+    if len(frozen) > 1:
+        _choose_models(terminal, frozen, request, cache)
+        return
     if files:
         _choose_features(terminal, files, labels, request, to_export, seen=not unseen, seed=seed or 0, full=full)
     else:
-        _choose_runs(terminal, names or [], frozen, request, to_export, cache=cache, unseen=unseen, full=full)
+        single = frozen[0] if frozen else None
+        _choose_runs(terminal, names or [], single, request, to_export, cache=cache, unseen=unseen, full=full)
+
+
+def _require_single(flags: Mapping[str, object]) -> None:
+    """Refuse flags for a single choice."""
+    for flag, value in flags.items():
+        if value:
+            raise RecipeError(
+                f"{flag} is for a single model", fix=f"Leave {flag} out, then name one of the runs with it"
+            )
+
+
+def _choose_models(terminal: Terminal, requests: Sequence[FrozenRequest], request: ChooseRequest, cache: Path) -> None:
+    """Choose a layer of each of several models, and show them in one table."""
+    from layerprobe.workflow.choose.choose_models import choose_models
+    from layerprobe.workflow.choose.models_text import models_table, report_step
+
+    table = choose_models(requests, request, terminal)
+    terminal.result(table, models_table(table))
+    terminal.say(report_step(table, cache))
 
 
 def _choose_features(

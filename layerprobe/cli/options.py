@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,20 +65,25 @@ class Output:
         return Terminal(self.as_json, self.quiet, form or TERMINAL)
 
 
+_Data = Annotated[str | None, Flag("Data set on which --model is measured.", metavar="NAME[:ROOT]")]
+_Settings = Annotated[
+    tuple[str, ...] | None, Flag("Key of [data] for --model; repeatable.", name="--set", metavar="data.KEY=VALUE")
+]
+_Seed = Annotated[int | None, Flag("Random seed of --weights none.", min=0)]
+_Run = Annotated[str | None, Flag("Name of the run of --model.", metavar="NAME")]
+_WEIGHTS = "Weights of --model: model, none, FILE[#PART], 'DIR/*.pt' or run:NAME"
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """A frozen model to measure, and its images."""
 
     model: Annotated[str | None, Flag("Pretrained model to measure, such as timm:NAME.", metavar="SOURCE")] = None
-    weights: Annotated[
-        str | None, Flag("Weights of --model: model, none, FILE[#PART], 'DIR/*.pt' or run:NAME.", metavar="W")
-    ] = None
-    data: Annotated[str | None, Flag("Data set on which --model is measured.", metavar="NAME[:ROOT]")] = None
-    settings: Annotated[
-        tuple[str, ...] | None, Flag("Key of [data] for --model; repeatable.", name="--set", metavar="data.KEY=VALUE")
-    ] = None
-    seed: Annotated[int | None, Flag("Random seed of --weights none.", min=0)] = None
-    run: Annotated[str | None, Flag("Name of the run of --model.", metavar="NAME")] = None
+    weights: Annotated[str | None, Flag(f"{_WEIGHTS}.", metavar="W")] = None
+    data: _Data = None
+    settings: _Settings = None
+    seed: _Seed = None
+    run: _Run = None
 
     def require_absent(self, *, seed: bool = True) -> None:
         """Refuse flags for a model without --model.
@@ -114,6 +120,51 @@ class ModelOptions:
         options = {name: value for name, value in vars(self).items() if value is not None}
         settings = (*(self.settings or ()), *(["data.seen=false"] if unseen else []))
         return FrozenRequest(**options | others | {"weights": self.weights or "model", "settings": settings})
+
+
+@dataclass(frozen=True)
+class ModelsOptions:
+    """Frozen models to measure, and their images."""
+
+    model: Annotated[
+        tuple[str, ...] | None,
+        Flag("Pretrained model to measure, such as timm:NAME; repeatable.", metavar="SOURCE"),
+    ] = None
+    weights: Annotated[tuple[str, ...] | None, Flag(f"{_WEIGHTS}; one for each --model, or none.", metavar="W")] = None
+    models: Annotated[Path | None, Flag("Models: a csv table of model, weights and run.", metavar="FILE")] = None
+    data: _Data = None
+    settings: _Settings = None
+    seed: _Seed = None
+    run: _Run = None
+
+    def each(self) -> list[ModelOptions]:
+        """The options of each model; of none where none is named."""
+        models, weights = self.model or (), self.weights or ()
+        if self.models is not None:
+            return self._listed(self.models)
+        if len(weights) > max(len(models), 1) or 0 < len(weights) < len(models):
+            message = f"{len(models)} --model and {len(weights)} --weights"
+            raise RecipeError(message, fix="Give --weights for each --model, in the same order, or for none of them")
+        pairs = list(zip_longest(models or (None,), weights))
+        for model, own_weights in pairs:
+            if pairs.count((model, own_weights)) > 1:
+                raise RecipeError(f"--model {model} is named twice", fix="Name it once, or with other --weights")
+        if len(pairs) > 1 and self.run is not None:
+            message = f"--run {self.run} is the name of one run, and there are {len(pairs)} models"
+            raise RecipeError(message, fix="Leave it out, or name each in the column run of --models FILE")
+        return [self._of(model, own_weights, self.run) for model, own_weights in pairs]
+
+    def _listed(self, file: Path) -> list[ModelOptions]:
+        """The options of the models of a table."""
+        from layerprobe.workflow.choose.model_list import read_models
+
+        for flag, value in {"--model": self.model, "--weights": self.weights, "--run": self.run}.items():
+            if value is not None:
+                raise RecipeError(f"{flag} and --models {file}: one of them", fix=f"Leave {flag} out")
+        return [self._of(row.model, row.weights, row.run) for row in read_models(file)]
+
+    def _of(self, model: str | None, weights: str | None, run: str | None) -> ModelOptions:
+        return ModelOptions(model, weights, self.data, self.settings, self.seed, run)
 
 
 def feature_files(words: Sequence[str], labels: Path | None) -> tuple[Path, ...]:

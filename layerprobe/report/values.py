@@ -41,12 +41,13 @@ class RunPage:
 
 @dataclass(frozen=True)
 class ShownChoice:
-    """What was chosen among the layers of some runs.
+    """What was chosen among the layers of some runs, or of several models.
 
     Args:
-        text: whether to switch, and how sure that is.
+        text: whether to switch, and how sure that is; of models, which is best.
         head: the heading of each column of the table.
-        rows: the cells of each row: its name, then of the current embedding, of what is selected, and their difference.
+        rows: the cells of each row: its name, then of the current embedding, of what is selected, and their difference;
+            of models, a row for each.
         notes: a line each.
     """
 
@@ -158,6 +159,7 @@ class Report:
     Args:
         findings: what was found, a sentence each, with its interval; none where nothing can be said.
         choices: what was chosen, which leads the page.
+        models: several models in one table, before these; None without them. Its text is the first finding.
         runs: at least one.
         pictures: small JPEG or PNG files, each once, that galleries and confusions point at.
         metric: of the findings, and first shown.
@@ -176,6 +178,7 @@ class Report:
     metric: str = "R@1"
     choices: tuple[ShownChoice, ...] = ()
     classes: ShownClasses | None = None
+    models: ShownChoice | None = None
 
     @property
     def data(self) -> Mapping[str, DataFacts]:

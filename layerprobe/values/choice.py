@@ -158,6 +158,19 @@ class Certainty:
     lead: Gain | None
 
 
+@dataclass(frozen=True)
+class UnitValues:
+    """What is known of a mean by class or cluster, by which it can be compared with others of the same queries.
+
+    Args:
+        sums: of the values of its queries, of each.
+        counts: how many queries that is.
+    """
+
+    sums: tuple[float, ...]
+    counts: tuple[float, ...]
+
+
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Choice:
     """The candidate chosen without looking at the test classes, whether to switch to it, and what is selected.
@@ -173,6 +186,7 @@ class Choice:
         test: the same on test classes; if cross-fitted, each fold by the choice on the other folds, so that it is of
             the procedure. None without test classes.
         preferred_test: that of the preferred candidate, likewise.
+        test_values: by class or cluster, those whose mean `preferred_test` is; None without its value.
         embedding: None if the embedding is not known or not measured on test.
         gain: of the preferred candidate over the embedding, on `gain_classes`; of the procedure if cross-fitted. None
             without one of them.
@@ -229,6 +243,7 @@ class Choice:
     chosen: Score
     test: Score | None = None
     preferred_test: Score | None = None
+    test_values: UnitValues | None = None
     embedding: Embedding | None = None
     gain: Gain | None = None
     gain_classes: int | None = None
@@ -276,8 +291,9 @@ class Choice:
         return self.budget is not None and layer.bytes_per_image > self.budget
 
     def as_json(self) -> dict[str, Any]:
-        """The fields, and the version of their form."""
-        return {"schema": 3, **{field.name: getattr(self, field.name) for field in fields(self)}}
+        """The fields, but for a number of each class, and the version of their form."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "test_values"}
+        return {"schema": 3, **values}
 
     def __repr__(self) -> str:
         return "\n".join(choice_lines(self))
@@ -482,9 +498,9 @@ def choice_table(choice: Choice) -> list[list[str]]:
         *([("epoch", epochs, "")] if len(set(epochs)) > 1 else []),
         ("dimension", [f"{dim:,}" for dim in dims], f"{dims[-1] - dims[0]:+,}"),
         ("bytes an image", [f"{size:,}" for size in sizes], f"{sizes[-1] - sizes[0]:+,}"),
-        (f"{metric} {where}, %", [_percents(test) for test in tests], _difference(choice, tests)),
+        (f"{metric} {where}, %", [score_text(test) for test in tests], _difference(choice, tests)),
         *(
-            [(f"{metric} in all, %", [_percents(whole_gallery), ""][: len(ships)], "")]
+            [(f"{metric} in all, %", [score_text(whole_gallery), ""][: len(ships)], "")]
             if whole_gallery is not None
             else []
         ),
@@ -513,8 +529,8 @@ def _done(ship: SelectedLayer) -> str:
     return "none" if ship.reduction == NO_REDUCTION else spoken_reduction(ship.reduction, dimensions=True)
 
 
-def _percents(score: Score | None) -> str:
-    """`80.1 [75.6, 83.9]`."""
+def score_text(score: Score | None) -> str:
+    """`80.1 [75.6, 83.9]`, in percent."""
     if score is None or score.value is None:
         return "not measured"
     ends = "" if score.interval is None else " [{:.1f}, {:.1f}]".format(*score.interval.percent)

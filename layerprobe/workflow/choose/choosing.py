@@ -15,7 +15,16 @@ from layerprobe.statistics.choice import EQUAL, cross_fit, folds_of, optimism, p
 from layerprobe.statistics.units import UnitSums, intervals, stack_means
 from layerprobe.statistics.verdict import Judged, above, advise, gains, growth_of_differences, judge
 from layerprobe.system.errors import DataError, NumericError
-from layerprobe.values.choice import Certainty, Choice, Embedding, LabelGain, Price, SelectedLayer, TruncationSavings
+from layerprobe.values.choice import (
+    Certainty,
+    Choice,
+    Embedding,
+    LabelGain,
+    Price,
+    SelectedLayer,
+    TruncationSavings,
+    UnitValues,
+)
 from layerprobe.values.facts import WITHIN_FOLDS, chosen_on_text
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer, layer_names
@@ -327,6 +336,7 @@ def _score_on_test(choice: Choice, candidates: Candidates, eligible: Candidates,
         chosen=candidates.score(selected, candidates.split, selected.choosing, crossed),
         test=test,
         preferred_test=preferred_test,
+        test_values=_by_unit(values) if preferred_test.value is not None else None,
         price=selected.price,
         test_classes=on_test.units,
         best_on_test=best,
@@ -335,6 +345,11 @@ def _score_on_test(choice: Choice, candidates: Candidates, eligible: Candidates,
         notes=notes,
         cut=selected.cut,
     )
+
+
+def _by_unit(values: UnitSums) -> UnitValues:
+    """The values (1, U) of a mean as a choice keeps them."""
+    return UnitValues(tuple(values.sums[0].tolist()), tuple(values.counts[0].tolist()))
 
 
 def _select_eligible(candidates: Candidates, seed: int) -> tuple[Candidates, list[str]]:

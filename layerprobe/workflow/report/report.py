@@ -26,6 +26,7 @@ from layerprobe.workflow.compare.finding import METRIC, best_on_validation, find
 from layerprobe.workflow.explain.explain_text import stored_figure
 from layerprobe.workflow.report.by_class import ByClass, compare_by_class
 from layerprobe.workflow.report.choices import Choices, choices
+from layerprobe.workflow.report.models import shown_models
 from layerprobe.workflow.report.report_gallery import Galleries, galleries_of
 from layerprobe.workflow.report.request import ReportRequest
 from layerprobe.workflow.run.experiments import experiments_of
@@ -92,7 +93,7 @@ def build_report(
     chosen = choices(runs, metric) if result is None else result.chosen
     is_kept = result is None or result.lasting
     pages = [_page(run, scores[run.name], chosen.selected.get(run.name), is_kept=is_kept) for run in runs]
-    run_findings = findings(runs, metric)
+    run_findings, (models, uncompared) = findings(runs, metric), shown_models(runs)
     galleries, by_class = Galleries(notes=() if result is None else (_NO_IMAGES,)), ByClass()
     if gallery and result is None:
         galleries = galleries_of(list(zip(runs, pages, strict=True)))
@@ -100,8 +101,9 @@ def build_report(
             by_class = compare_by_class(runs[0], pages[0], galleries)
     return Report(
         title=_title(pages),
-        findings=(*chosen.sentences, *run_findings.sentences),
+        findings=(*([models.text] if models else []), *chosen.sentences, *run_findings.sentences),
         choices=chosen.shown,
+        models=models,
         runs=tuple(pages),
         galleries=galleries.galleries,
         pictures=galleries.pictures + by_class.pictures,
@@ -109,6 +111,7 @@ def build_report(
         notes=(
             *left_out,
             *chosen.missing,
+            *uncompared,
             *run_findings.missing,
             *experiments_of(runs).notes,
             *galleries.notes,
