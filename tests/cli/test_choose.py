@@ -14,6 +14,7 @@ from layerprobe.values.choice import Choice
 from tests.workflow.choosing_runs import C1, C2, hits, write_run
 
 GOOD, FAIR = hits(*[4] * 20), hits(*[3] * 20)
+TWO = ["--model", "timm:a", "--model", "timm:b"]
 Command = Callable[..., tuple[int, str, str]]
 
 
@@ -74,7 +75,7 @@ def test_json_has_the_fields_of_the_choice(choose: Command) -> None:
     code, out, _ = choose("--json")  # the run touched last
     found = json.loads(out)
     assert (code, found["schema"]) == (0, 3)
-    assert found.keys() == {"schema", *(field.name for field in fields(Choice))}
+    assert found.keys() == {"schema", *(field.name for field in fields(Choice))} - {"test_values"}
     assert (found["advice"], found["verdict"], found["at_most"], found["gain"]) == ("unknown", "clear", 0.0, None)
     assert found["price"] == {"bytes": 12, "share_of_multiply_adds": None}
     assert (
@@ -199,6 +200,22 @@ def test_train_rows_of_a_file_do_not_choose(choose: Command, tmp_path: Path) -> 
         (["f.npz", "--epochs", "0"], 2, "--epochs 0: f.npz has one epoch only"),
         (["held", "--weights", "none"], 2, "--weights is for a model that is named by --model"),
         (["--model", "timm:resnet18"], 2, "needs images. Add --data"),
+        (
+            [*TWO, "--weights", "none"],
+            2,
+            "2 --model and 1 --weights. Give --weights for each --model, in the same order",
+        ),
+        (["--model", "timm:a", "--weights", "none", "--weights", "none"], 2, "1 --model and 2 --weights. Give"),
+        ([*TWO, *TWO], 2, "--model timm:a is named twice. Name it once, or with other --weights"),
+        ([*TWO, "--run", "x"], 2, "--run x is the name of one run, and there are 2 models. Leave it out, or name each"),
+        ([*TWO, "--export", "out"], 2, "--export is for a single model. Leave --export out, then name one of the runs"),
+        ([*TWO, "--index", "flat"], 2, "--index is for a single model"),
+        ([*TWO, "--full"], 2, "--full is for a single model"),
+        (["held", "--format", "csv"], 2, "--format csv: a single choice is no table. Name several models, or use"),
+        (["held", *TWO, "--data", "folder:x"], 2, "held and --model timm:a: one of them"),
+        ([*TWO, "--models", "m.csv"], 2, "--model and --models m.csv: one of them. Leave --model out"),
+        (["--models", "m.csv", "--run", "x"], 2, "--run and --models m.csv: one of them. Leave --run out"),
+        (["--models", "m.csv"], 3, "m.csv: cannot be read (No such file or directory)"),
     ],
 )
 def test_words_that_do_not_go_together_are_told(choose: Command, words: list[str], code: int, message: str) -> None:
