@@ -60,6 +60,7 @@ class ModelTable:
         left_out: those that failed, or were measured on other queries.
         units: what intervals and p resample: classes, or clusters of classes.
         count: of the units.
+        assumed: names of the models whose weights are assumed, not known, not to have been trained on the test classes.
         within_folds: whether all scores are searched within each fold of the test classes.
     """
 
@@ -69,6 +70,7 @@ class ModelTable:
     units: str
     count: int
     within_folds: bool
+    assumed: tuple[str, ...] = ()
 
     @property
     def comparisons(self) -> int:

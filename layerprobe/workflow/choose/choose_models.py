@@ -18,6 +18,7 @@ from layerprobe.workflow.choose.choose_once import choose_model
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, require_same_queries
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import unverified_weights
 from layerprobe.workflow.train.frozen_request import FrozenRequest
 
 _TEST = "test"
@@ -64,13 +65,14 @@ def compare_models(chosen: Sequence[tuple[Run, Choice]], left_out: Sequence[Left
         DataError: every model is left out.
     """
     names = _names_of([run for run, _ in chosen])
-    rows, left_out, first = list[tuple[ChosenModel, UnitValues]](), list(left_out), None
+    rows, left_out, first, assumed = list[tuple[ChosenModel, UnitValues]](), list(left_out), None, list[str]()
     for name, (run, choice) in zip(names, chosen, strict=True):
         try:
             ranked_split, values = _measured_on_test(run, choice)
             first = first or (ranked_split, choice)
             _require_alike(first, (ranked_split, choice))
             rows.append((_describe(name, ranked_split.record, choice), values))
+            assumed += [name] * bool(unverified_weights(ranked_split.record))
         except LayerprobeError as error:
             left_out.append(LeftOut(name, str(error)))
     if not rows or first is None:
@@ -87,7 +89,13 @@ def compare_models(chosen: Sequence[tuple[Run, Choice]], left_out: Sequence[Left
     ]
     choice = first[1]
     return ModelTable(
-        tuple(models), tuple(left_out), choice.chosen.metric, choice.units, cells.units, choice.within_folds
+        tuple(models),
+        tuple(left_out),
+        choice.chosen.metric,
+        choice.units,
+        cells.units,
+        choice.within_folds,
+        tuple(assumed),
     )
 
 

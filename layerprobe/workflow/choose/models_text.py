@@ -94,18 +94,24 @@ def _heading(table: ModelTable) -> tuple[str, ...]:
 
 
 def _notes(table: ModelTable) -> tuple[str, ...]:
-    """What a group is, and which models are left out."""
-    notes = [f"{left_out.name} is left out: {left_out.reason}" for left_out in table.left_out]
+    """What a group is, what is assumed, and which models are left out."""
+    notes = [f"assumed, not verified: not trained on the test classes: {', '.join(table.assumed)}"] * bool(
+        table.assumed
+    )
+    notes += [f"{left_out.name} is left out: {left_out.reason}" for left_out in table.left_out]
     if len(table.models) < 2:
         return tuple(notes)
+    selected = (
+        f"the order is that on test: {table.metric} of the highest of {len(table.models)} models is a little too high"
+    )
     if table.count < FEWEST_UNITS:
-        return (f"no groups: {table.count} {table.units}, and it takes {FEWEST_UNITS}", *notes)
+        return (f"no groups: {table.count} {table.units}, and it takes {FEWEST_UNITS}", selected, *notes)
     pairs = f" for {table.comparisons} pairs" if table.comparisons > 1 else ""
     group = (
         "group: models that share a letter do not differ significantly (differences paired by queries, over"
         f" {table.units}; p corrected by Holm{pairs})"
     )
-    return (group, *notes)
+    return (group, selected, *notes)
 
 
 def _multiply_adds(model: ChosenModel) -> str:

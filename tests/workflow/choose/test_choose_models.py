@@ -71,6 +71,7 @@ def test_each_model_has_the_values_of_its_own_choice_and_one_that_fails_is_named
         assert (row.advice, row.chosen_on) == (choice.advice, choice.chosen.split)
     assert not rows
     assert table.models[0].test.value >= table.models[1].test.value  # type: ignore[operator] # they have one
+    assert set(table.assumed) == {model.name for model in table.models}  # only their user knows what made them
     [left_out] = table.left_out
     assert left_out.name.endswith("mine.py:broken (random)")
     assert "ZeroDivisionError: no network" in left_out.reason
@@ -114,6 +115,7 @@ def test_models_that_do_not_differ_share_a_group(tmp_path: Path) -> None:
         ("timm:poor (random)", (1,)),
     ]
     assert (table.units, table.count, table.comparisons, table.metric) == ("classes", 20, 3, "R@1")
+    assert table.assumed == ()  # random weights
 
 
 def test_models_that_hit_at_random_are_one_group(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from layerprobe.values.models import LeftOut
 from layerprobe.workflow.choose.models_text import models_rows, models_table, report_step
 from tests.values.test_models import table_of
 
+ORDER = "the order is that on test: R@1 of the highest of"
 GROUP = "group: models that share a letter do not differ significantly (differences paired by queries, over classes; p"
 
 
@@ -24,7 +25,7 @@ def test_a_row_has_what_is_preferred_beside_the_embedding() -> None:
         "R@1 in % on 20 test classes, in brackets: 95 % interval over 20 classes, against this gallery",
         "layer: chosen on training classes, which the network has not seen",
     )
-    assert table.notes == (f"{GROUP} corrected by Holm for 3 pairs)",)
+    assert table.notes == (f"{GROUP} corrected by Holm for 3 pairs)", f"{ORDER} 3 models is a little too high")
 
 
 def test_the_heading_says_which_models_are_cross_fitted() -> None:
@@ -38,11 +39,16 @@ def test_the_heading_says_which_models_are_cross_fitted() -> None:
     ]
 
 
-def test_models_that_are_left_out_are_notes() -> None:
+def test_what_is_assumed_and_left_out_are_notes() -> None:
     table = replace(table_of((0,)), left_out=(LeftOut("timm:x", "unknown model."),))
     assert models_table(table).notes == ("timm:x is left out: unknown model.",)
+    assumed = replace(table_of((0,)), assumed=("timm:a", "timm:b"))
+    assert models_table(assumed).notes == ("assumed, not verified: not trained on the test classes: timm:a, timm:b",)
     few = replace(table_of((), ()), count=9)
-    assert models_table(few).notes == ("no groups: 9 classes, and it takes 10",)
+    assert models_table(few).notes == (
+        "no groups: 9 classes, and it takes 10",
+        f"{ORDER} 2 models is a little too high",
+    )
     assert models_table(few).rows[0][3] == "-"
 
 
