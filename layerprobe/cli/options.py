@@ -130,7 +130,7 @@ class ModelsOptions:
         tuple[str, ...] | None,
         Flag("Pretrained model to measure, such as timm:NAME; repeatable.", metavar="SOURCE"),
     ] = None
-    weights: Annotated[tuple[str, ...] | None, Flag(f"{_WEIGHTS}; one for each --model, or none.", metavar="W")] = None
+    weights: Annotated[tuple[str, ...] | None, Flag(f"{_WEIGHTS}; one for each --model.", metavar="W")] = None
     models: Annotated[Path | None, Flag("Models: a csv table of model, weights and run.", metavar="FILE")] = None
     data: _Data = None
     settings: _Settings = None

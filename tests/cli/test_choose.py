@@ -8,9 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from layerprobe.cli import main
 from layerprobe.values.choice import Choice
+from layerprobe.values.models import ModelTable
+from layerprobe.workflow.choose import choose_models
+from layerprobe.workflow.train.frozen_request import FrozenRequest
+from tests.values.test_models import table_of
 from tests.workflow.choosing_runs import C1, C2, hits, write_run
 
 GOOD, FAIR = hits(*[4] * 20), hits(*[3] * 20)
@@ -222,3 +227,62 @@ def test_words_that_do_not_go_together_are_told(choose: Command, words: list[str
     found, out, err = choose(*words)
     assert (found, out, err.count("\n")) == (code, "", 1)
     assert message in err
+
+
+@pytest.fixture
+def asked(choose: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[FrozenRequest]:
+    """The requests of `choose_models`, whose place gives a table of two models; `images` is a folder of images."""
+    for place in range(8):
+        folder = tmp_path / "images" / f"class{place // 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(folder / f"{place}.png")
+    requests: list[FrozenRequest] = []
+
+    def measured(frozen: list[FrozenRequest], *_: object) -> ModelTable:
+        requests.extend(frozen)
+        return table_of((0,), (0,))
+
+    monkeypatch.setattr(choose_models, "choose_models", measured)
+    return requests
+
+
+def test_several_models_are_one_table_and_the_next_step_is_their_page(
+    choose: Command, asked: list[FrozenRequest]
+) -> None:
+    code, out, err = choose(*TWO, "--weights", "none", "--weights", "model", "--data", "folder:images", "--seed", "3")
+    assert (code, err) == (0, "next: layerprobe report r r\n")
+    assert out.startswith("No model differs significantly from another. Highest: timm:a, R@1 60.0 [50.0, 70.0] %.\n")
+    shared = {(request.data, request.seed, request.settings) for request in asked}
+    assert shared == {("folder:images", 3, ())}
+    assert [(request.model, request.weights) for request in asked] == [("timm:a", "none"), ("timm:b", "model")]
+
+
+def test_models_of_a_table_have_weights_and_runs_of_their_own(
+    choose: Command, asked: list[FrozenRequest], tmp_path: Path
+) -> None:
+    (tmp_path / "m.csv").write_text("model,weights,run\ntimm:a,none,\ntimm:b,,mine\n")
+    code, out, _ = choose("--models", "m.csv", "--data", "folder:images", "--not-trained-on-these", "--format", "csv")
+    assert (code, len(out.splitlines())) == (0, 3)
+    assert out.startswith("model,layer,test R@1,")
+    assert [(x.model, x.weights, x.run, x.settings) for x in asked] == [
+        ("timm:a", "none", None, ("data.seen=false",)),
+        ("timm:b", "model", "mine", ("data.seen=false",)),
+    ]
+
+
+def test_json_of_several_models_has_a_row_for_each(choose: Command, asked: list[FrozenRequest]) -> None:
+    found = json.loads(choose(*TWO, "--data", "folder:images", "--json")[1])
+    assert [(row["name"], row["test"]["value"], row["groups"]) for row in found["models"]] == [
+        ("timm:a", 0.6, [0]),
+        ("timm:b", pytest.approx(0.59), [0]),
+    ]
+    assert (found["left_out"], found["count"], len(asked)) == ([], 20, 2)
+
+
+def test_a_file_that_is_missing_is_told_before_anything_is_measured(
+    choose: Command, asked: list[FrozenRequest]
+) -> None:
+    words = [*TWO, "--weights", "none", "--weights", "gone.pth", "--data", "folder:images"]
+    code, out, err = choose(*words)
+    assert (code, out, asked, err.count("\n")) == (3, "", [], 1)
+    assert "gone.pth" in err
