@@ -76,9 +76,8 @@ def compare_models(chosen: Sequence[tuple[Run, Choice]], left_out: Sequence[Left
         except LayerprobeError as error:
             left_out.append(LeftOut(name, str(error)))
     if not rows or first is None:
-        more = f"; and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        message = f"no layer is chosen of any model: {left_out[0].name}: {left_out[0].reason.rstrip('.')}{more}"
-        raise DataError(message, fix="Correct what each model is left out for")
+        count = f"any of {len(left_out)} models; the first" if len(left_out) > 1 else "a model"
+        raise DataError(f"no layer is chosen of {count}: {left_out[0].name}: {left_out[0].reason.rstrip('.')}")
     rows.sort(key=lambda row: (-(row[0].test.value or 0.0), row[0].layer.bytes_per_image))
     cells = stack_means([UnitSums(np.array([x.sums]), np.array([x.counts])) for _, x in rows])
     pairs = significant_pairs(cells, seed=int(first[0].record.seed))
