@@ -18,7 +18,7 @@ from layerprobe.workflow.choose.choose_once import choose_model
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, require_same_queries
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.seen import unverified_weights
+from layerprobe.workflow.run.seen import start_of, unverified_weights
 from layerprobe.workflow.train.frozen_request import FrozenRequest
 
 _TEST = "test"
@@ -72,7 +72,8 @@ def compare_models(chosen: Sequence[tuple[Run, Choice]], left_out: Sequence[Left
             first = first or (ranked_split, choice)
             _require_alike(first, (ranked_split, choice))
             rows.append((_describe(name, ranked_split.record, choice), values))
-            assumed += [name] * bool(unverified_weights(ranked_split.record))
+            is_random = start_of(ranked_split.record) == "untrained"
+            assumed += [name] * (bool(unverified_weights(ranked_split.record)) and not is_random)
         except LayerprobeError as error:
             left_out.append(LeftOut(name, str(error)))
     if not rows or first is None:

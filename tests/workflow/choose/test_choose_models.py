@@ -55,7 +55,7 @@ def stored(cache: Path, **tests: object) -> list[tuple[Run, Choice]]:
         of_test = np.asarray(values)
         layers = {"validation": {C1: POOR, C2: GOOD}, "test": {C1: np.zeros_like(of_test), C2: of_test}}
         net = {"name": f"timm:{name}", "weights": "none"}
-        runs.append(write_run(cache, name, layers, epochs=(0,), net=net))
+        runs.append(write_run(cache, name, layers, epochs=(0,), net=net, data={"seen": False}, untrained=True))
     return [(run, choose_once([run], REQUEST, Silent())) for run in runs]
 
 
@@ -116,7 +116,7 @@ def test_models_that_do_not_differ_share_a_group(tmp_path: Path) -> None:
         ("timm:poor (random)", (1,)),
     ]
     assert (table.units, table.count, table.comparisons, table.metric) == ("classes", 20, 3, "R@1")
-    assert table.assumed == ()  # random weights
+    assert table.assumed == ()  # random weights: nothing is assumed of them
 
 
 def test_models_that_hit_at_random_are_one_group(tmp_path: Path) -> None:
