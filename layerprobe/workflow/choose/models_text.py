@@ -106,10 +106,10 @@ def _notes(table: ModelTable) -> tuple[str, ...]:
     )
     if table.count < FEWEST_UNITS:
         return (f"no groups: {table.count} {table.units}, and it takes {FEWEST_UNITS}", selected, *notes)
-    pairs = f" for {table.comparisons} pairs" if table.comparisons > 1 else ""
+    corrected = f"; p corrected by Holm for {table.comparisons} pairs" if table.comparisons > 1 else ""
     group = (
         "group: models that share a letter do not differ significantly (differences paired by queries, over"
-        f" {table.units}; p corrected by Holm{pairs})"
+        f" {table.units}{corrected})"
     )
     return (group, selected, *notes)
 

@@ -10,7 +10,7 @@ from layerprobe.workflow.choose.models_text import models_rows, models_table, re
 from tests.values.test_models import table_of
 
 ORDER = "the order is that on test: R@1 of the highest of"
-GROUP = "group: models that share a letter do not differ significantly (differences paired by queries, over classes; p"
+GROUP = "group: models that share a letter do not differ significantly (differences paired by queries, over classes"
 
 
 def test_a_row_has_what_is_preferred_beside_the_embedding() -> None:
@@ -25,13 +25,14 @@ def test_a_row_has_what_is_preferred_beside_the_embedding() -> None:
         "R@1 in % on 20 test classes, in brackets: 95 % interval over 20 classes, against this gallery",
         "layer: chosen on training classes, which the network has not seen",
     )
-    assert table.notes == (f"{GROUP} corrected by Holm for 3 pairs)", f"{ORDER} 3 models is a little too high")
+    assert table.notes == (f"{GROUP}; p corrected by Holm for 3 pairs)", f"{ORDER} 3 models is a little too high")
 
 
 def test_the_heading_says_which_models_are_cross_fitted() -> None:
     table = table_of((0,), (1,))
     crossed = replace(table, models=(table.models[0], replace(table.models[1], chosen_on="test")), within_folds=True)
     _, first, *lines = models_table(crossed).heading
+    assert models_table(crossed).notes[0] == f"{GROUP})"  # a single pair needs no correction
     assert first.startswith("R@1 in % on fifths of 20 test classes, ")
     assert lines == [
         "layer of timm:a: chosen on training classes, which the network has not seen",
