@@ -77,7 +77,7 @@ def choose(
     from layerprobe.workflow.export.request import ExportRequest
 
     terminal, to_export = output.terminal(form), None if export is None else ExportRequest(export)
-    models = model.each()
+    models = model.by_model()
     if len(models) > 1:
         _require_single({"--export": export, "--index": request.indexes, "--full": full})
     elif form is not None:

@@ -137,7 +137,7 @@ class ModelsOptions:
     seed: _Seed = None
     run: _Run = None
 
-    def each(self) -> list[ModelOptions]:
+    def by_model(self) -> list[ModelOptions]:
         """The options of each model; of none where none is named."""
         models, weights = self.model or (), self.weights or ()
         if self.models is not None:
