@@ -181,7 +181,8 @@ def test_a_layer_that_is_not_finite_or_collapsed_is_left_out(tmp_path: Path) -> 
             flat: torch.Tensor = self.flat(x.flatten(1))
             self.few(flat[:, :2])
             self.zero(0 * flat + 1)
-            return self.out(flat) + 0 * self.root((flat + 5).sqrt())
+            out: torch.Tensor = self.out(flat) + 0 * self.root((flat + 5).sqrt())
+            return out
 
     loaders = {}
     for split, rows in (("train", slice(40)), ("test", slice(40, None))):
