@@ -53,7 +53,7 @@ _MODULES = {
     "data": ("data",),
     "cache": ("cache",),
 }
-_OWN = "layerprobe"
+_PACKAGE = "layerprobe"
 _PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "faiss": "faiss-cpu"}  # of modules with another name
 _SHARED = ("train", "probe")  # what the processes of torchrun do together
 # typer carries click inside or beside itself, by version; its public BadParameter is a usage error in both.
@@ -181,7 +181,8 @@ def _as_fault(error: BaseException, words: Sequence[str]) -> LayerprobeError:
         return EnvironmentFault("out of memory", fix=training if "train" in words[:1] else FIX)
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return EnvironmentFault("no further thread can be started", fix="Free memory, or raise `ulimit -u`")
-    if isinstance(error, ModuleNotFoundError) and (module := (error.name or "").partition(".")[0]) not in ("", _OWN):
+    if isinstance(error, ModuleNotFoundError) and not (error.name or _PACKAGE).startswith(_PACKAGE):
+        module = str(error.name).partition(".")[0]
         package = _PACKAGES.get(module, module)
         return EnvironmentFault(
             f"{package} is not installed", fix=f"pip install {package}; layerprobe doctor lists the others"

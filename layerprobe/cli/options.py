@@ -146,13 +146,13 @@ class ModelsOptions:
             message = f"{len(models)} --model and {len(weights)} --weights"
             raise RecipeError(message, fix="Give --weights for each --model, in the same order, or for none of them")
         pairs = list(zip_longest(models or (None,), weights))
-        for model, own_weights in pairs:
-            if pairs.count((model, own_weights)) > 1:
+        for model, weights_file in pairs:
+            if pairs.count((model, weights_file)) > 1:
                 raise RecipeError(f"--model {model} is named twice", fix="Name it once, or with other --weights")
         if len(pairs) > 1 and self.run is not None:
             message = f"--run {self.run} is the name of one run, and there are {len(pairs)} models"
             raise RecipeError(message, fix="Leave it out, or name each in the column run of --models FILE")
-        return [self._of(model, own_weights, self.run) for model, own_weights in pairs]
+        return [self._of(model, weights_file, self.run) for model, weights_file in pairs]
 
     def _listed(self, file: Path) -> list[ModelOptions]:
         """The options of the models of a table."""

@@ -65,29 +65,29 @@ def compare_models(chosen: Sequence[tuple[Run, Choice]], left_out: Sequence[Left
         DataError: every model is left out.
     """
     names = _names_of([run for run, _ in chosen])
-    rows, left_out, first, assumed = list[tuple[ChosenModel, UnitValues]](), list(left_out), None, list[str]()
+    rows, left_out, reference, assumed = list[tuple[ChosenModel, UnitValues]](), list(left_out), None, list[str]()
     for name, (run, choice) in zip(names, chosen, strict=True):
         try:
             ranked_split, values = _measured_on_test(run, choice)
-            first = first or (ranked_split, choice)
-            _require_alike(first, (ranked_split, choice))
+            reference = reference or (ranked_split, choice)
+            _require_alike(reference, (ranked_split, choice))
             rows.append((_describe(name, ranked_split.record, choice), values))
             is_random = start_of(ranked_split.record) == "untrained"
             assumed += [name] * (bool(unverified_weights(ranked_split.record)) and not is_random)
         except LayerprobeError as error:
             left_out.append(LeftOut(name, str(error)))
-    if not rows or first is None:
+    if not rows or reference is None:
         count = f"any of {len(left_out)} models; the first" if len(left_out) > 1 else "a model"
         raise DataError(f"no layer is chosen of {count}: {left_out[0].name}: {left_out[0].reason.rstrip('.')}")
     rows.sort(key=lambda row: (-(row[0].test.value or 0.0), row[0].layer.bytes_per_image))
     cells = stack_means([UnitSums(np.array([x.sums]), np.array([x.counts])) for _, x in rows])
-    pairs = significant_pairs(cells, seed=int(first[0].record.seed))
+    pairs = significant_pairs(cells, seed=int(reference[0].record.seed))
     groups = [] if pairs is None else groups_of(len(rows), pairs)
     models = [
         replace(model, groups=tuple(group for group, places in enumerate(groups) if place in places))
         for place, (model, _) in enumerate(rows)
     ]
-    choice = first[1]
+    choice = reference[1]
     return ModelTable(
         tuple(models),
         tuple(left_out),

@@ -254,8 +254,8 @@ def _run_problems(runs: Runs, variants: tuple[Variant, ...], grid: Mapping[str, 
 def _domains(search: Search, variants: tuple[Variant, ...], problems: list[Problem]) -> dict[str, Mapping[str, Domain]]:
     """The searched keys of each variant: those of all, in whose place its own stand."""
     common = domains_of(_SEARCH, search.keys, problems)
-    own = {variant.name: domains_of(_VARIANTS, variant.search, problems) for variant in variants}
-    return {name: common | keys for name, keys in own.items()}
+    further = {variant.name: domains_of(_VARIANTS, variant.search, problems) for variant in variants}
+    return {name: common | keys for name, keys in further.items()}
 
 
 def _search_problems(

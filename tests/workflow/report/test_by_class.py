@@ -101,12 +101,12 @@ def test_a_picture_that_the_gallery_has_is_on_the_page_once(tmp_path: Path) -> N
     (page,) = build_report([run]).runs
     example = compared_by_command(run).confusions[0].examples[0]
     galleries = Galleries(pictures=(b"other", example.image.encode()), readers={"one": lambda name: name.encode()})
-    found = compare_by_class(run, page, galleries)
-    assert found.shown is not None
-    pictures = (*galleries.pictures, *found.pictures)
+    by_class = compare_by_class(run, page, galleries)
+    assert by_class.shown is not None
+    pictures = (*galleries.pictures, *by_class.pictures)
     assert len(set(pictures)) == len(pictures)
-    assert found.shown.confusions[0].pictures[0][0] == 1
-    for confusion in found.shown.confusions:
+    assert by_class.shown.confusions[0].pictures[0][0] == 1
+    for confusion in by_class.shown.confusions:
         shown = [(pictures[image].decode(), pictures[nearest].decode()) for image, nearest in confusion.pictures]
         assert shown == [(pair.image, pair.nearest) for pair in confusion.examples]
 
