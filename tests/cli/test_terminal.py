@@ -151,6 +151,8 @@ def commands() -> tuple[list[list[str]], list[list[str]]]:
         ["threshold", "tiny", "--layer", EVIL],
         ["classes", "tiny"],
         ["classes", "tiny", "--layers", f"fc6,{EVIL}"],
+        ["labels", "tiny"],
+        ["labels", "tiny", "--layers", f"fc6,{EVIL}", "--splits", EVIL],
         ["features", "tiny", "--out", "features.npz"],
         ["features", "tiny", "--layers", f"fc6,{EVIL}", "--out", EVIL],
         ["threshold", "tiny", "--far", EVIL],
