@@ -120,8 +120,9 @@ def original(image: str) -> tuple[Path, Path]:
 def row(share: str, seed: int, flips: dict[Path, Path], reviewed: dict[str, Any], seconds: float) -> None:
     listed = [(*original(x["image"]["image"]), x["suggested"]) for x in reviewed["suspects"]]
     wrong = [(name, suggested) for name, path, suggested in listed if path in flips]
+    estimate = "-" if reviewed["wrong"] is None else f"{reviewed['wrong']:.0f}"
     cells = (
-        share, seed, len(flips), len(listed), len(wrong), f"{reviewed['wrong']:.0f}", ratio(len(wrong), len(listed)),
+        share, seed, len(flips), len(listed), len(wrong), estimate, ratio(len(wrong), len(listed)),
         ratio(len(wrong), len(flips)), ratio(sum(str(name) == suggested for name, suggested in wrong), len(wrong)),
         f"{seconds:.0f}",
     )  # fmt: skip

@@ -27,6 +27,7 @@ _SMALLEST_GROUP = 0.2  # of the class
 _IN_GROUPS = 0.7  # of the class: of one that a layer scatters, the largest pieces are no groups
 _NEARER = 0.2  # of the classes: none of these is counted in the estimate
 _FEWEST_RANKED = 10  # classes, so that the estimate does not rest on two or three of them
+_LEAST_RECALL = 0.35  # of the best layer, for an estimate
 _MIXED = 2_000  # images by which the ranks of classes are judged
 _BLOCK = 256  # images that are compared with all classes at once
 
@@ -154,8 +155,9 @@ def suspects_of(labels: IntArray, layers: Sequence[LayerNeighbours]) -> list[Sus
     """The images whose labels look wrong, those with most evidence first.
 
     No neighbour of theirs by any layer has their label, and by two thirds of the layers at least 3 of the 5 neighbours
-    have one other label, the same by these layers. Classes of one image are left out: such an image has no neighbour of
-    its label.
+    have one other label, the same by these layers. Copies, at a distance of a thousandth of the median or less, are no
+    evidence: they have the image's label, right or wrong. Classes of one image are left out: such an image has no
+    neighbour of its label.
 
     Args:
         labels: (N,)
@@ -180,6 +182,15 @@ def suspects_of(labels: IntArray, layers: Sequence[LayerNeighbours]) -> list[Sus
     return sorted(suspects, key=lambda x: (-x.votes, -x.layers, x.row))
 
 
+def recall_of(labels: IntArray, layers: Sequence[LayerNeighbours]) -> float:
+    """The share of images whose nearest neighbour has their label, by the layer where it is highest.
+
+    Args:
+        labels: (N,)
+    """
+    return max(float((labels[layer.rows[:, 0]] == labels).mean()) for layer in layers)
+
+
 def estimate_wrong(
     suspects: Sequence[Suspect], labels: IntArray, layers: Sequence[LayerNeighbours], features: NDArray[np.float32]
 ) -> float | None:
@@ -200,11 +211,11 @@ def estimate_wrong(
         features: (N, D) of a layer.
 
     Returns:
-        From 0 to the number of suspects; None of fewer than 10 classes, and where q is above p / 2: then the ranks of
-        classes tell little.
+        From 0 to the number of suspects; None of fewer than 10 classes, where `recall_of` is below 0.35, and where q is
+        above p / 2: then the ranks of classes tell little.
     """
     classes = np.unique(labels)
-    if len(classes) < _FEWEST_RANKED:
+    if len(classes) < _FEWEST_RANKED or recall_of(labels, layers) < _LEAST_RECALL:
         return None
     others = len(classes) - 1
     nearer = math.ceil(_NEARER * others)

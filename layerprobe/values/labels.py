@@ -68,6 +68,7 @@ class ReviewedLabels:
         layers: whose neighbours are compared.
         images: how many have a label.
         votes: neighbours of an image by all layers.
+        recall: the share of images whose nearest neighbour has their label, by the layer where it is highest.
         suspects: those with most evidence first.
         wrong: an estimate of how many of the suspects have a wrong label, if a wrong label is any other one with the
             same chance; None where it cannot be had.
@@ -82,6 +83,7 @@ class ReviewedLabels:
     layers: tuple[str, ...]
     images: int
     votes: int
+    recall: float
     suspects: tuple[SuspectedLabel, ...]
     wrong: float | None
     duplicates: tuple[Duplicates, ...]

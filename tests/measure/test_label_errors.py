@@ -18,6 +18,7 @@ from layerprobe.measure.label_errors import (
     duplicates_of,
     estimate_wrong,
     neighbours_out_of_fold,
+    recall_of,
     suspects_of,
 )
 from layerprobe.reductions.applying import Blocks, Marked
@@ -259,7 +260,7 @@ def test_right_labels_of_similar_classes_are_not_counted() -> None:
     assert estimate_wrong([], labels, layers, features) == 0
 
 
-@pytest.mark.parametrize(("dim", "spread", "count"), [(8, 1.0, 1), (8, 0.7, 1), (16, 1.0, 3)])
+@pytest.mark.parametrize(("dim", "spread", "count"), [(8, 0.7, 1), (16, 1.0, 3)])
 def test_few_right_labels_of_layers_that_mix_classes_up_are_called_wrong(dim: int, spread: float, count: int) -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(60), 20)
@@ -271,6 +272,19 @@ def test_few_right_labels_of_layers_that_mix_classes_up_are_called_wrong(dim: in
     assert len(suspects) > 30
     assert wrong is not None
     assert wrong < 0.3 * len(suspects)
+
+
+def test_there_is_no_estimate_by_layers_that_rarely_find_the_label() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(60), 20)
+    centres, noise = rng.normal(size=(60, 8))[labels], rng.normal(size=(1200, 8))
+    weak, fair = ((centres + spread * noise).astype(np.float32) for spread in (1.1, 0.7))
+    by_weak, by_fair = (neighbours_out_of_fold(x, labels, np.arange(1200) % 5, CPU) for x in (weak, fair))
+    recalls = [(labels[layer.rows[:, 0]] == labels).sum() / 1200 for layer in (by_weak, by_fair)]
+    assert recalls[0] < 0.35 < recalls[1]
+    assert recall_of(labels, [by_weak, by_fair]) == recalls[1]
+    assert estimate_wrong(suspects_of(labels, [by_weak]), labels, [by_weak], weak) is None
+    assert estimate_wrong(suspects_of(labels, [by_fair]), labels, [by_fair], fair) is not None
 
 
 def test_nine_classes_are_too_few_for_an_estimate() -> None:

@@ -29,7 +29,8 @@ def suspect_table(reviewed: ReviewedLabels) -> TextTable | None:
         numbers=frozenset({2, 3}),
         heading=(
             f"{reviewed.run}#{reviewed.epoch}: images of which no neighbour has their label, and most have another one",
-            f"{NEIGHBOURS} neighbours by each of {', '.join(reviewed.layers)}",
+            f"{NEIGHBOURS} neighbours by each of {', '.join(reviewed.layers)}; the nearest has the image's label for"
+            f" {100 * reviewed.recall:.0f} % of the images by the best of them",
         ),
         notes=_more(len(reviewed.suspects)),
     )

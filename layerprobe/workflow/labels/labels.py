@@ -17,6 +17,7 @@ from layerprobe.measure.label_errors import (
     duplicates_of,
     estimate_wrong,
     neighbours_out_of_fold,
+    recall_of,
     suspects_of,
 )
 from layerprobe.statistics.choice import folds_of
@@ -74,8 +75,8 @@ def review_labels(run: Run, request: LabelsRequest, listener: Listener) -> Revie
 
     Raises:
         DataError: features that are gone; too few images.
-        NumericError: NaN or Inf in the features of a layer.
-        RecipeError: an epoch or a split without features.
+        NumericError: NaN or Inf in the features of a layer that is named, or no layer that tells images apart.
+        RecipeError: images have several labels; a name with post-processing; no layer is ranked without it.
         UnknownNameError: a layer, or a split, that is not stored.
     """
     if request.csv is not None:
@@ -176,10 +177,10 @@ def _gather(run: Run, epoch: int, heads: dict[str, FeatureHead]) -> LabelledImag
 def _search(
     images: LabelledImages, layers: Sequence[LayerKey], seed: int, listener: Listener, *, may_skip: bool
 ) -> tuple[list[LayerKey], list[LayerNeighbours], list[str]]:
-    """The neighbours by each layer, without those of which they tell nothing, and notes on these.
+    """The layers, their neighbours, and notes on layers that are left out, as all images have the same features.
 
     Args:
-        may_skip: whether a layer that is not finite is one of them, or an error.
+        may_skip: whether a layer with NaN or Inf is left out, too, or an error.
     """
     folds, device = folds_of(np.arange(len(images.labels)), seed=seed), with_float64(from_recipe.choose_device("auto"))
     by_layer: dict[LayerKey, LayerNeighbours] = {}
@@ -222,6 +223,7 @@ def _review(
         tuple(layer_names([RankedLayer(layer, NO_REDUCTION, "cosine") for layer in layers])),
         len(labels),
         NEIGHBOURS * len(layers),
+        recall_of(labels, by_layer),
         tuple(SuspectedLabel(of_row[x.row], names[x.suggested], x.layers, x.votes) for x in suspects),
         wrong,
         tuple(Duplicates((of_row[x.rows[0]], of_row[x.rows[1]]), x.distance, x.is_same) for x in duplicates),
@@ -247,7 +249,7 @@ def verdict_text(images: int, suspects: int, wrong: float | None, duplicates: tu
             " class with the same chance (one given for a similar class is not counted)"
         )
     elif suspects:
-        text += " (how many are cannot be estimated: too few classes, or layers that mix classes up at random)"
+        text += " (how many are cannot be estimated: too few classes, or layers that mix them up)"
     same, near = duplicates
     pairs = f"{same:,} pair{'s' * (same != 1)} of equal images and {near:,} of nearly equal ones have different labels"
     return f"{text}; {pairs}; {divided:,} class{'es' * (divided != 1)} may be two."
