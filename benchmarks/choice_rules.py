@@ -11,7 +11,7 @@ The rules: the former one, the cheapest candidate at most half a point below the
 the cheapest; the present one, `pick`. Printed for each run, in points: the mean regret of each rule, its best on test
 less the chosen one; of the present rule the mean stated loss, the mean "at most", how often it holds, how often a
 choice is settled (within 1 point) and how often wrongly. Last the means over the runs, with the bytes of an image. The
-table in docs/choosing.md is that of the files that `--csv` wrote to docs/findings/: `docs_table`.
+table in docs/choosing.md is that of the files that `--csv` wrote to docs/results/: `docs_table`.
 """
 
 from __future__ import annotations

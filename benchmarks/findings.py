@@ -1,4 +1,4 @@
-"""The tables of docs/findings.md, from the scores of trainings.
+"""The tables of docs/results/findings.md, from the scores of trainings.
 
     python benchmarks/findings.py STUDY SCORES.csv [--start START.csv ...] [--pool avg]
     python benchmarks/findings.py shift SCORES.csv ...
@@ -252,7 +252,7 @@ def cells_of(study: str, scores: Sequence[Score], start: Sequence[Score] = ()) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The tables of docs/findings.md, from the scores of trainings.")
+    parser = argparse.ArgumentParser(description="The tables of docs/results/findings.md, from the scores of trainings.")
     parser.add_argument("study", metavar="STUDY", help="a study, or `shift`")
     parser.add_argument("scores", type=Path, nargs="+", metavar="SCORES.csv")
     parser.add_argument("--start", type=Path, nargs="+", default=[], metavar="START.csv")

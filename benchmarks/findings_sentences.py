@@ -1,4 +1,4 @@
-"""The sentences with numbers of docs/findings.md and of the findings in README.md, from the scores in docs/findings.
+"""The sentences with numbers of docs/results/findings.md and of the findings in README.md, from the scores in docs/results.
 
     python -m benchmarks.findings_sentences
 
@@ -24,8 +24,8 @@ from layerprobe.values.intervals import Interval
 from layerprobe.values.layers import NO_REDUCTION, LayerKey
 from layerprobe.values.scores import read_scores
 
-FOLDER = Path(__file__).parents[1] / "docs" / "findings"
-FINDINGS, README = "docs/findings.md", "README.md"
+FOLDER = Path(__file__).parents[1] / "docs" / "results"
+FINDINGS, README = "docs/results/findings.md", "README.md"
 LOSSES = ("smooth triplet", "softmax")
 NEW, OUTPUT, OMNIGLOT = ([f"{way}, {loss}" for loss in LOSSES] for way in ("new fc6", "no new layer", "Omniglot"))
 EMOJI = [*NEW, *OUTPUT]
@@ -46,10 +46,10 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Stored:
-    """The scores in docs/findings.
+    """The scores in docs/results.
 
     Args:
-        cells: trainings by the name of their table in docs/findings.md.
+        cells: trainings by the name of their table in docs/results/findings.md.
         shares: `40 %` ... -> trainings on this share of the classes.
         shift: table and layer -> epoch -> R@1 of each training.
         choices: the rows of choose.csv.
@@ -101,7 +101,7 @@ def before(cell: str) -> str:
 
 
 def read_stored(folder: Path = FOLDER) -> Stored:
-    """The scores in docs/findings."""
+    """The scores in docs/results."""
     others = ("choose", "choice-rules-omniglot", "choice-rules-emoji", "maps")
     scores = {path.stem: read_scores(path) for path in folder.glob("*.csv") if path.stem not in others}
     emoji = cells_of("findings-emoji", scores["emoji"], scores["emoji-start"])

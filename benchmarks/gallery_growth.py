@@ -1,6 +1,6 @@
 """From 60 thousand to 2 million gallery images: CPU time and peak memory of `gallery_on_disk.py`, as a figure.
 
-    python benchmarks/gallery_growth.py docs/figures/growth.png [--sizes 60000,200000,600000,2000000] [--csv FILE]
+    python benchmarks/gallery_growth.py docs/img/growth.png [--sizes 60000,200000,600000,2000000] [--csv FILE]
 
 10,000 queries, 256 numbers a vector, one thread, each size and measure in a process of its own.
 """

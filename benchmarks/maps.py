@@ -1,4 +1,4 @@
-"""What labels gain on frozen layers, judged on classes that the map has not seen: the numbers of docs/findings/maps.md.
+"""What labels gain on frozen layers, judged on classes that the map has not seen: the numbers of docs/results/maps.md.
 
     python benchmarks/maps.py RUN [RUN ...] --csv FILE [--parts PART ...]
 

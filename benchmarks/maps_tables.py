@@ -1,6 +1,6 @@
-"""The tables and the figure of docs/findings/maps.md, from the numbers that `maps.py` wrote.
+"""The tables and the figure of docs/results/maps.md, from the numbers that `maps.py` wrote.
 
-    python -m benchmarks.maps_tables docs/findings/maps.csv [--figure docs/findings/maps-classes.png]
+    python -m benchmarks.maps_tables docs/results/maps.csv [--figure docs/img/maps-classes.png]
 
 A number is the mean over the trainings, each with a class split of its own, in percent; in brackets after a difference
 its 95 % interval (Student's t), or, where the heading says so, that of the first training over its test classes.
@@ -306,7 +306,7 @@ TABLES: dict[str, Callable[[Stored], list[list[str]]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The tables and the figure of docs/findings/maps.md.")
+    parser = argparse.ArgumentParser(description="The tables and the figure of docs/results/maps.md.")
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("--figure", type=Path, metavar="FILE")
     arguments = parser.parse_args()

@@ -1,6 +1,6 @@
 """Whether `choose` finds the best layer where it is known: candidates planted on the features of a trained network.
 
-    python benchmarks/planted.py [--cache DIR] [--draws N] [--figure docs/planted.png]
+    python benchmarks/planted.py [--cache DIR] [--draws N] [--figure docs/img/planted.png]
 
 Trains LeNet by the recipe `quick` for 6 epochs, on 60 classes of glyphs, and takes the features of its layer pool5 (120
 numbers) for 400 classes that it has not seen. 80 of them are kept to make the planted layers from. Of the others,

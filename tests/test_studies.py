@@ -202,7 +202,7 @@ def test_heating_gently_ends_at_the_alpha_and_the_rate_of_heating_once(tmp_path:
 def test_the_findings_are_finished_by_their_scores_alone(name: str, tmp_path: Path) -> None:
     study = load_study(f"findings-{name}")
     cells, _ = plan_without_data(study, tmp_path)
-    kept = with_kept(study, cells, README.parents[1] / "docs" / "findings" / f"{name}.csv")
+    kept = with_kept(study, cells, README.parents[1] / "docs" / "results" / f"{name}.csv")
     assert all(is_finished(study, training) for training in all_of(kept))
 
 

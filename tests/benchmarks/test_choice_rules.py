@@ -11,7 +11,7 @@ FILES = {"Omniglot": "choice-rules-omniglot.csv", "emoji": "choice-rules-emoji.c
 
 
 def test_the_table_of_the_page_is_that_of_the_files() -> None:
-    table = docs_table({called: ROOT / "docs" / "findings" / name for called, name in FILES.items()})
+    table = docs_table({called: ROOT / "docs" / "results" / name for called, name in FILES.items()})
     assert table in (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""The tables of docs/findings.md."""
+"""The tables of docs/results/findings.md."""
 
 import re
 import shlex
@@ -86,7 +86,7 @@ def test_a_cell_without_all_its_runs_names_those_that_it_lacks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = Path(__file__).parents[2]
-    monkeypatch.setattr(sys, "argv", ["findings.py", "findings-share", str(root / "docs/findings/shift.csv")])
+    monkeypatch.setattr(sys, "argv", ["findings.py", "findings-share", str(root / "docs/results/shift.csv")])
     main()
     assert re.findall(r"### (\S+) = 0.6: without ((?:findings-share-\w+-s\d[, ]*)+)", capsys.readouterr().out)
 
@@ -160,7 +160,7 @@ def test_the_tables_of_the_findings_are_those_of_the_scores(
 ) -> None:
     root = Path(__file__).parents[2]
     monkeypatch.chdir(root)
-    text = (root / "docs" / "findings" / "tables.md").read_text(encoding="utf-8")
+    text = (root / "docs" / "results" / "tables.md").read_text(encoding="utf-8")
     sections = re.findall(r"```sh\npython (benchmarks/findings.py [^\n]*)\n```\n\n(.*?)(?=\n\n## |\Z)", text, re.DOTALL)
     assert len(sections) == 5
     for command, printed in sections:

@@ -1,4 +1,4 @@
-"""The arithmetic of `benchmarks/maps.py`, and the tables of docs/findings/maps.md."""
+"""The arithmetic of `benchmarks/maps.py`, and the tables of docs/results/maps.md."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from layerprobe.data.subsets import with_validation
 from layerprobe.losses.loss import loss
 from layerprobe.values.scores import read_scores
 
-FINDINGS = Path(__file__).parents[2] / "docs" / "findings"
+FINDINGS = Path(__file__).parents[2] / "docs" / "results"
 PAGES = FINDINGS / "maps.md", FINDINGS / "maps-tables.md"
 
 
