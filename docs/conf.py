@@ -54,6 +54,8 @@ nb_merge_streams = True
 autodoc_mock_imports = absent()
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
+# By their names, not by what these stand for.
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "BatchOf", "Backend", "Resolve", "Similarity", "Ties")}
 autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
@@ -76,7 +78,8 @@ html_context = {"default_mode": "auto"}
 html_theme_options = {
     "logo": {"text": "layerprobe"},
     "github_url": REPOSITORY,
-    "header_links_before_dropdown": 9,
+    "header_links_before_dropdown": 10,
+    "navbar_persistent": ["search-button"],
     "navigation_with_keys": False,
     "show_prev_next": True,
     "secondary_sidebar_items": ["page-toc"],

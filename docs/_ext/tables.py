@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 from benchmarks.findings import markdown, tables_of
@@ -27,12 +26,13 @@ def findings() -> str:
 
 
 def _study(title: str, study: str, scores: str, start: str, pool: str) -> str:
-    words = ["python", "benchmarks/findings.py", study, f"docs/results/{scores}.csv"]
-    words += ["--start", f"docs/results/{start}.csv"] if start else []
-    words += ["--pool", pool] if pool != "avg" else []
+    lines = [f"python benchmarks/findings.py {study} docs/results/{scores}.csv"]
+    lines += [f"--start docs/results/{start}.csv"] if start else []
+    lines += [f"--pool {pool}"] if pool != "avg" else []
+    command = " \\\n  ".join(lines)
     at_start = read_scores(RESULTS / f"{start}.csv") if start else []
     text = tables_of(study, read_scores(RESULTS / f"{scores}.csv"), at_start, pool)
-    return f"## {title}\n\n```sh\n{shlex.join(words)}\n```\n\n{text}"
+    return f"## {title}\n\n```sh\n{command}\n```\n\n{text}"
 
 
 def maps() -> str:

@@ -31,9 +31,15 @@ def _type(hint: Any) -> str:
         return " or ".join(dict.fromkeys(kinds))
     if origin in (tuple, list):
         if (len(arguments) == 2 and arguments[1] is Ellipsis) or origin is list:
-            return f"list of {_type(arguments[0])}"
-        return f"list of {len(arguments)} of {_type(arguments[0])}"
+            return f"list of {plural(type_words(arguments[0]))}"
+        return f"list of {len(arguments)} {plural(_type(arguments[0]))}"
     return _NAMES.get(hint, code(getattr(hint, "__name__", str(hint))))
+
+
+def plural(kind: str) -> str:
+    """Of a type in words: `whole numbers above 0`."""
+    first, comma, rest = kind.partition(", ")
+    return f"{first if first.startswith('`') else f'{first}s'}{comma}{rest}"
 
 
 def bounds(metadata: Iterable[object]) -> str:

@@ -73,10 +73,12 @@ def load_encoder(folder: str | Path) -> LoadedEncoder:
 
     >>> import subprocess, sys, numpy as np, layerprobe
     >>> labels = np.repeat(np.arange(12), 5)
-    >>> deep = np.random.default_rng(0).normal(size=(12, 6))[labels] + 0.01 * np.arange(360).reshape(60, 6)
+    >>> deep = np.random.default_rng(0).normal(size=(12, 6))[labels]
+    >>> deep = deep + 0.01 * np.arange(360).reshape(60, 6)
     >>> np.savez("features.npz", labels=labels, deep=deep)
     >>> command = "-m layerprobe choose features.npz --export encoder --quiet"
-    >>> done = subprocess.run([sys.executable, *command.split()], stdout=subprocess.DEVNULL, check=True)
+    >>> words = [sys.executable, *command.split()]
+    >>> done = subprocess.run(words, stdout=subprocess.DEVNULL, check=True)
     >>> encoder = layerprobe.load_encoder("encoder")
     >>> encoder.export["name"], encoder(deep).shape
     ('features.npz:deep', (60, 6))

@@ -83,7 +83,7 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
     >>> angles = np.radians([0, 10, 15, 90])
     >>> features = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     >>> ranks = nearest_positive_ranks(features, labels=[0, 0, 1, 1])
-    >>> ranks.closer.tolist()  # items of the other class that are closer than the nearest of the own
+    >>> ranks.closer.tolist()  # items of the other class before the nearest of the own
     [0, 1, 2, 0]
     >>> ranks.recall(1), ranks.recall(2)
     (0.5, 0.75)

@@ -216,10 +216,12 @@ class SearchRules:
     >>> from layerprobe import SearchRules, nearest_positive_ranks
     >>> angles = np.radians([0, 10, 25, 90])
     >>> features = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    >>> nearest_positive_ranks(features, labels=[0, 0, 1, 0]).closer.tolist()[:2]
+    >>> labels = [0, 0, 1, 0]
+    >>> nearest_positive_ranks(features, labels).closer.tolist()[:2]
     [0, 0]
-    >>> cameras = SearchRules(groups=np.array([0, 0, 0, 1]))  # rows 0 and 1 are of one camera: only row 3 is right
-    >>> nearest_positive_ranks(features, labels=[0, 0, 1, 0], rules=cameras).closer.tolist()[:2]
+    >>> # Rows 0 and 1 are of one camera: only row 3 is right.
+    >>> cameras = SearchRules(groups=np.array([0, 0, 0, 1]))
+    >>> nearest_positive_ranks(features, labels, rules=cameras).closer.tolist()[:2]
     [1, 1]
 
     Args:

@@ -65,7 +65,8 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     >>> import numpy as np, layerprobe
     >>> rng, labels = np.random.default_rng(0), np.repeat(np.arange(30), 4)
     >>> classes = rng.normal(size=(30, 16))[labels]
-    >>> noisy, clear = (classes + rng.normal(size=classes.shape) * noise for noise in (2, 0.3))
+    >>> noise = rng.normal(size=(2, *classes.shape))
+    >>> noisy, clear = classes + 2 * noise[0], classes + 0.3 * noise[1]
     >>> choice = layerprobe.choose({"early": noisy, "late": clear}, labels)
     >>> choice.ship.layer, choice.ship.bytes_per_image, choice.test.value
     ('late', 64, 1.0)

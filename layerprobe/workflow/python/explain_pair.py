@@ -41,10 +41,12 @@ def explain(  # noqa: PLR0913 - a model, two images, layers, and how they are co
     >>> import torch, layerprobe
     >>> _ = torch.manual_seed(0)
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
-    >>> explanations = layerprobe.explain(model, torch.rand(3, 8, 8), torch.rand(3, 8, 8), "1@avg")
-    >>> explanations["1@avg"].query.pixels.shape, explanations["1@avg"].query.places.shape
+    >>> query, neighbour = torch.rand(2, 3, 8, 8)
+    >>> explanations = layerprobe.explain(model, query, neighbour, "1@avg")
+    >>> explained = explanations["1@avg"].query
+    >>> explained.pixels.shape, explained.places.shape
     ((8, 8), (6, 6))
-    >>> bool(explanations["1@avg"].query.error < 0.01)
+    >>> bool(explained.error < 0.01)
     True
 
     Args:

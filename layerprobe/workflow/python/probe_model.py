@@ -96,10 +96,12 @@ def probe(  # noqa: PLR0913 - the flags of `layerprobe probe`
 
     >>> import torch, layerprobe
     >>> _ = torch.manual_seed(0)
-    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 8, 3))
+    >>> first, last = torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 8, 3)
+    >>> model = torch.nn.Sequential(first, torch.nn.ReLU(), last)
     >>> labels = torch.tensor([0, 0, 1, 1, 2, 2])
     >>> colours = torch.eye(3)[labels].reshape(6, 3, 1, 1).expand(-1, -1, 8, 8)
-    >>> result = layerprobe.probe(model, {"test": [(colours, labels)]}, layers="0,2", ks=[1], metrics=["MAP@R"])
+    >>> splits = {"test": [(colours, labels)]}
+    >>> result = layerprobe.probe(model, splits, layers="0,2", ks=[1], metrics="MAP@R")
     >>> result
     Probed(Sequential: 2 layers on test, 4 scores)
     >>> result.ranks["test", "0@avg"].recall(1)
@@ -111,7 +113,8 @@ def probe(  # noqa: PLR0913 - the flags of `layerprobe probe`
 
     Concatenated layers and reduced features:
 
-    >>> both = layerprobe.probe(model, {"test": [(colours, labels)]}, layers="0+2", reduce="none,binary", ks=[1])
+    >>> chains = "none,binary"
+    >>> both = layerprobe.probe(model, splits, layers="0+2", reduce=chains, ks=[1])
     >>> both.ranks["test", "0+2@avg/binary"].recall(1)
     1.0
     >>> both.features["test", "0+2"].shape

@@ -162,7 +162,8 @@ def layers(model: nn.Module | Net, image_size: ImageSize | ImageShape = 224) -> 
 
     >>> import layerprobe
     >>> from torch import nn
-    >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten())
+    >>> first, second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 8, 3)
+    >>> model = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten())
     >>> listing = layerprobe.layers(model, image_size=8)
     >>> [(layer.name, layer.kind, layer.dim) for layer in listing]
     [('1', 'map', 4), ('3', 'map', 8), ('output', 'vector', 128)]

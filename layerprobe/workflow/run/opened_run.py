@@ -153,7 +153,8 @@ def open_run(path: str | Path) -> OpenedRun:
     >>> import torch, layerprobe
     >>> labels = torch.tensor([0, 0, 1, 1])
     >>> colours = torch.eye(3)[labels].reshape(4, 3, 1, 1).expand(-1, -1, 8, 8)
-    >>> result = layerprobe.probe(torch.nn.Conv2d(3, 4, 3), {"test": [(colours, labels)]}, ks=[1], cache="cache")
+    >>> model, splits = torch.nn.Conv2d(3, 4, 3), {"test": [(colours, labels)]}
+    >>> result = layerprobe.probe(model, splits, ks=[1], cache="cache")
     >>> run = layerprobe.open_run(f"cache/{result.name}")
     >>> run.scores()[["layer", "split", "metric", "value"]].values.tolist()
     [['output', 'test', 'R@1', 1.0]]

@@ -136,10 +136,12 @@ class Watch:
     """Measure the layers of a model at each epoch of a training, in any loop.
 
     >>> import torch, layerprobe
-    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 8, 3))
+    >>> first, last = torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 8, 3)
+    >>> model = torch.nn.Sequential(first, torch.nn.ReLU(), last)
     >>> labels = torch.arange(24) // 2
     >>> images = torch.rand(12, 3, 1, 1)[labels].expand(-1, -1, 8, 8)
-    >>> splits = {"train": [(images[:12], labels[:12])], "test": [(images[12:], labels[12:])]}
+    >>> train, test = (images[:12], labels[:12]), (images[12:], labels[12:])
+    >>> splits = {"train": [train], "test": [test]}
     >>> watch = layerprobe.Watch(splits, layers="0,2", pools="avg", ks=[1], name="mine")
     >>> _ = watch(model, 0)  # before training
     >>> for epoch in range(1, 4):
