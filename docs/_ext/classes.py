@@ -7,11 +7,12 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
-
-from sphinx.application import Sphinx
+from typing import TYPE_CHECKING, Any
 
 import layerprobe
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 # Values that users are given inside others, and need not know.
 _INTERNAL = {

@@ -75,6 +75,13 @@ def section(name: str, command: Any) -> str:
     return "\n\n".join(parts)
 
 
+def shared() -> str:
+    """An entry for each option that almost every command has."""
+    name, command = next((name, one) for _, name, one in commands() if name == "layerprobe probe")
+    context = typer.Context(command, info_name=name)
+    return "\n\n".join(option(one, context, "layerprobe") for one in command.params if one.opts[0] in _SHARED)
+
+
 def option(parameter: Any, context: typer.Context, name: str) -> str:
     """An entry of an option or argument."""
     head, text = parameter.get_help_record(context) or (parameter.opts[0], "")

@@ -13,6 +13,7 @@ from docs._ext import classes, commands, keys, packages, parts, printed, tables
 
 GENERATORS: Mapping[str, Callable[[], str]] = {
     "commands": commands.page,
+    "shared-options": commands.shared,
     "classes": classes.page,
     "keys": keys.page,
     "losses": parts.losses,
@@ -42,7 +43,11 @@ def _read(app: Sphinx, page: str, source: list[str]) -> None:
 
 def _outdated(app: Sphinx, env: BuildEnvironment, *_: object) -> list[str]:  # noqa: ARG001 - Sphinx's signature
     # What they are generated from may have changed though the page has not.
-    return [page for page in env.all_docs if page.startswith("reference/") or page in ("papers/rows", "results/tables")]
+    return [
+        page
+        for page in env.all_docs
+        if page.startswith("reference/") or page in ("architecture", "papers/rows", "results/tables")
+    ]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
