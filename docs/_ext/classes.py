@@ -90,10 +90,15 @@ def _without_arguments(*event: Any) -> tuple[str, None] | None:
 
 
 def as_rst(text: str) -> list[str]:
-    """The lines of a docstring, which marks nothing but code: what else RST reads as markup is text."""
-    parts = _CODE.split(text)
+    """The lines of a docstring, which marks code and examples alone: what else RST reads as markup is text."""
+    blocks = re.split(r"(\n\s*\n)", text)
+    return "".join(block if block.lstrip().startswith(">>>") else _escaped(block) for block in blocks).splitlines()
+
+
+def _escaped(block: str) -> str:
+    parts = _CODE.split(block)
     parts[::2] = [re.sub(r"(?<!\\)([|*])", r"\\\1", part) for part in parts[::2]]
-    return "".join(parts).splitlines()
+    return "".join(parts)
 
 
 def _before_napoleon(*event: Any) -> None:

@@ -18,3 +18,4 @@ def test_classes_that_functions_return_are_on_the_page() -> None:
 
 def test_what_restructured_text_would_read_as_markup_is_text() -> None:
     assert classes.as_rst("|q| max|g| and `a|b`, *x") == ["\\|q\\| max\\|g\\| and `a|b`, \\*x"]
+    assert classes.as_rst("A * B\n\n>>> 2 * 3\n6") == ["A \\* B", "", ">>> 2 * 3", "6"]
