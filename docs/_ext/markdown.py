@@ -42,7 +42,7 @@ def parsed(thing: object) -> Docstring:
 
 
 def _entries(block: str) -> dict[str, str]:
-    entries = {}
+    entries: dict[str, str] = {}
     for entry in _ENTRY.split(block.strip("\n"))[1:]:
         names, _, text = entry.partition(":")
         entries |= {name.strip(): " ".join(text.split()) for name in names.split(",")}
