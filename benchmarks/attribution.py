@@ -33,18 +33,18 @@ from torch import Tensor, nn
 import layerprobe
 from layerprobe.attribution.explaining import explain
 from layerprobe.attribution.maps import ScoredLayer
+from layerprobe.hooks import find_hooks, measure_layers
 from layerprobe.nets.net import Net
-from layerprobe.reductions.applying import Blocks
-from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.reduction import Reduce
+from layerprobe.post_processing.applying import Blocks
+from layerprobe.post_processing.chain import parse_chain
+from layerprobe.post_processing.post_processing import FittedStep
 from layerprobe.registry import NETS, load
-from layerprobe.taps import find_taps, measure_layers
 from layerprobe.values.explanations import Attribution, RankCorrelation
 from layerprobe.values.layers import RankedLayer
 
 SIZE, BATCH, DIM = 64, 32, 64
-HALF_WHITENED = "l2+whiten:32:0.5+l2"
-# Network -> steps of training; and layers, the last of which is explained half-whitened, too.
+PARTIALLY_WHITENED = "l2+whiten:32:0.5+l2"
+# Network -> steps of training; and layers, the last of which is explained partially whitened, too.
 STEPS = {"vgg16_bn": 60, "googlenet": 60, "resnet50": 60, "vit": 1000}
 LAYERS = {
     "vgg16_bn": ("pool3.3@max", "pool4.3@max", "pool5.3@max", "fc6"),
@@ -120,7 +120,7 @@ def trained(name: str, images: Images, kept: Path | None) -> Net:
     return net
 
 
-def fitted(name: str, features: NDArray[np.float32]) -> Reduce:
+def fitted(name: str, features: NDArray[np.float32]) -> FittedStep:
     chain = parse_chain(name)
     return chain.fit(Blocks(features, torch.device("cpu")), features.shape[1], seed=0)
 
@@ -144,21 +144,21 @@ def columns(found: Sequence[Attribution], seconds: float) -> list[str]:
 
 
 def rows_of(name: str, net: Net, images: Images, pairs: int) -> list[list[str]]:
-    """A row for each layer, and one for the last layer half-whitened."""
+    """A row for each layer, and one for the last layer partially whitened."""
     random, measured, found = net_of(name, 1), measure_layers(net, SIZE), []
     queries = np.random.default_rng(0).choice(len(images.unseen), pairs, replace=False)
     names = LAYERS[name]
     unseen = layerprobe.extract(net, names, images.unseen)
     seen = layerprobe.extract(net, names[-1:], images.trained)[names[-1]]
-    for text in (*names, f"{names[-1]}/{HALF_WHITENED}"):
-        layer_name, _, reduction = text.partition("/")
-        (tap,) = find_taps([layer_name], measured)
-        reduce = fitted(HALF_WHITENED, seen) if reduction else None
+    for text in (*names, f"{names[-1]}/{PARTIALLY_WHITENED}"):
+        layer_name, _, post_processing = text.partition("/")
+        (hook,) = find_hooks([layer_name], measured)
+        post_process = fitted(PARTIALLY_WHITENED, seen) if post_processing else None
         values = torch.from_numpy(unseen[layer_name])
-        features = values if reduce is None else reduce(values.double())
+        features = values if post_process is None else post_process(values.double())
         recall = layerprobe.recall_at_k(features, images.unseen_labels, ks=[1])[1]
         nearest = layerprobe.nearest_neighbours(features, k=1).indices[:, 0]
-        scored = ScoredLayer(tap, RankedLayer(tap.key, reduction or "none", "cosine"), reduce)
+        scored = ScoredLayer(hook, RankedLayer(hook.key, post_processing or "none", "cosine"), post_process)
         started, sides, places = time.process_time(), [], ""
         for query in queries.tolist():
             pair = (images.unseen[query : query + 1], images.unseen[nearest[query]][None])

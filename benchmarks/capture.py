@@ -33,12 +33,12 @@ from torch import Tensor
 from torch.fx.proxy import TraceError
 from torchvision.models.feature_extraction import create_feature_extractor
 
+from layerprobe.hooks import resolve_hooks
 from layerprobe.measure.extraction import BATCH_SIZE, extract
 from layerprobe.nets.net import Net
 from layerprobe.registry import NETWORKS, load_apart
 from layerprobe.system.computing import full_precision
 from layerprobe.system.memory import keep_freed_memory
-from layerprobe.taps import resolve_taps
 
 GOAL = 0.90
 Forward = Callable[[Tensor], object]
@@ -60,7 +60,7 @@ def pooled(outputs: list[Tensor]) -> list[Tensor]:
 
 def ways(net: Net, size: int) -> dict[str, Forward]:
     """What is compared, by name."""
-    taps = resolve_taps(["*"], net, image_size=size)
+    hooks = resolve_hooks(["*"], net, image_size=size)
     activation = LayerActivation(net.module, [net.module.get_submodule(path) for path in net.layers.values()])
 
     def plain(images: Tensor) -> object:
@@ -69,7 +69,7 @@ def ways(net: Net, size: int) -> dict[str, Forward]:
     compared: dict[str, Forward] = {
         "plain": plain,
         "again": plain,
-        "hooks": lambda images: next(extract(net.module, taps, [images], device=images.device)),
+        "hooks": lambda images: next(extract(net.module, hooks, [images], device=images.device)),
         "captum": lambda images: pooled(activation.attribute(images)),
     }
     with contextlib.suppress(TraceError):

@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 
 from layerprobe.data.transforms import Normalise
+from layerprobe.hooks import find_hooks, measure_layers
 from layerprobe.measure.extraction import extract
 from layerprobe.nets.net import Net
-from layerprobe.taps import find_taps, measure_layers
 
 DEPTH, BATCH = 12, 64
 GOALS = {"blocks against plain": 0.90, "half against blocks": 1.70}
@@ -65,8 +65,8 @@ def ways(net: Net, size: int) -> dict[str, Callable[[Tensor], object]]:
     normalise = Normalise((0.5,) * 3, (0.5,) * 3)
     measured = measure_layers(net, size)
     pools = ("cls", "avg")
-    every = find_taps(["blocks.*"], measured, pools=pools)
-    first = find_taps([f"blocks.{i}" for i in range(DEPTH // 2)], measured, pools=pools)
+    every = find_hooks(["blocks.*"], measured, pools=pools)
+    first = find_hooks([f"blocks.{i}" for i in range(DEPTH // 2)], measured, pools=pools)
 
     def plain(batch: Tensor) -> object:
         with torch.inference_mode():

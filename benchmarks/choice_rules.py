@@ -3,15 +3,14 @@
     python benchmarks/choice_rules.py RUN [RUN ...] [--draws 40] [--classes 20] [--csv FILE]
 
 RUN is the folder of a run whose train and test features of its last epoch are stored (`layerprobe probe`). Candidates
-are its layers raw and half-whitened to 64 and 128 dimensions, fitted on train; once all of them, once those of the last
-four layers. Each draw divides the test classes: `--classes` of them are chosen on, searched among themselves, the
+are its layers raw and partially whitened to 64 and 128 dimensions, fitted on train; once all of them, once those of the
+last four layers. Each draw divides the test classes: `--classes` of them are chosen on, searched among themselves, the
 others are the test gallery.
 
 The rules: the former one, the cheapest candidate at most half a point below the best mean; the best mean, of equal ones
 the cheapest; the present one, `pick`. Printed for each run, in points: the mean regret of each rule, its best on test
-less the chosen one; of the present rule the mean stated loss, the mean "at most", how often it holds, how often a
-choice is settled (within 1 point) and how often wrongly. Last the means over the runs, with the bytes of an image. The
-table in docs/choosing.md is that of the files that `--csv` wrote to docs/results/: `docs_table`.
+less the chosen one; of the present rule the mean stated loss, the mean upper bound, how often it holds, how often a
+choice is conclusive (within 1 point) and how often wrongly. Last the means over the runs, with the bytes of an image.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe import store
-from layerprobe.reductions.applying import Blocks, reduce_blocks
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.applying import Blocks, process_blocks
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.statistics.choice import pick, resample_choice
 from layerprobe.statistics.units import UnitSums
 from layerprobe.statistics.verdict import growth_of_differences, judge
@@ -41,7 +40,7 @@ Array = NDArray[np.float64]
 DIMENSIONS = {f"l2+whiten:{size}:0.5+l2": size for size in (64, 128)}
 WITHIN, LAST = 0.01, 4
 RULES = ("former", "best mean", "present")
-COLUMNS = ("former", "best mean", "present", "stated", "at most", "holds %", "settled %", "wrongly %")
+COLUMNS = ("former", "best mean", "present", "stated", "max loss", "holds %", "conclusive %", "wrongly %")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +72,7 @@ def candidates_of(run: Path) -> tuple[list[Candidate], NDArray[np.int64]]:
             values = features.astype(np.float64)
             if text != "none":
                 fit = chain.fit(Blocks(fitted_on, cpu), dim, seed=0)
-                values = np.asarray(reduce_blocks(Blocks(features, cpu), fit, len(features)), np.float64)
+                values = np.asarray(process_blocks(Blocks(features, cpu), fit, len(features)), np.float64)
             values /= np.linalg.norm(values, axis=1, keepdims=True)
             similarities = values @ values.T
             np.fill_diagonal(similarities, -np.inf)
@@ -162,10 +161,10 @@ def row_of(candidates: Sequence[Candidate], places: Sequence[int], draw: Draw, s
     picked = pick(cells, costs, raw, finer)
     picks = [min(near, key=costs.__getitem__), min(best, key=costs.__getitem__), picked]
     judged = judge(cells, picked, within=WITHIN, growth=growth, seed=seed)
-    lost, settled = truth.max() - truth[picks], judged.verdict != "open"
-    at_most = judged.at_most or 0.0
+    lost, conclusive = truth.max() - truth[picks], judged.verdict != "inconclusive"
+    max_loss = judged.max_loss or 0.0
     stated = growth * resample_choice(cells, costs, raw, seed=seed)[0]
-    told = [stated, at_most, float(lost[-1] <= at_most), float(settled), float(settled and lost[-1] > WITHIN)]
+    told = [stated, max_loss, float(lost[-1] <= max_loss), float(conclusive), float(conclusive and lost[-1] > WITHIN)]
     return np.array([*(100 * lost), *(100 * value for value in told), *(costs[place][0] for place in picks)])
 
 

@@ -195,7 +195,7 @@ def gap_table(sets: int) -> None:
 
 def seeds_table(sets: int) -> None:
     print("A difference of 2 points over S trainings on 60 classes, which vary by 10 points; covered: the mean over")
-    print("trainings, one further training on these classes, one on 60 others; the share of the variance between")
+    print("trainings, a new run on these classes, one on 60 others; the share of the variance between")
     print("trainings that is the interaction of training and class. Expected: 92 to 98, more only where it dominates")
     for number in (3, 5, 10):
         for effects in EFFECTS:
@@ -247,7 +247,7 @@ SIZES: dict[str, Callable[[np.random.Generator, int], FloatArray]] = {
 
 
 def unequal_hold(sizes: str, classes: int, spread: float, own: float, seed: int) -> FloatArray:
-    """(2,) whether the mean over 3 trainings, and one further training on other classes, lie in their intervals."""
+    """(2,) whether the mean over 3 trainings, and a new run on other classes, lie in their intervals."""
     rng = np.random.default_rng([classes, seed])
     here, elsewhere = (np.clip(np.round(SIZES[sizes](rng, classes)), 2, 300) for _ in range(2))
     means = (

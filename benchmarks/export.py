@@ -4,9 +4,9 @@
 
 DATA and GREY are folders with a folder of images for each class; those of GREY are dark on white, and are inverted.
 FILE holds the ImageNet weights of timm's `tf_efficientnet_lite0`. Other networks have random weights. Each layer is
-exported raw, half-whitened and as bits, as .pt2 and as ONNX. A line for each: the largest difference of any number from
-the stored features, of bits the share that differ; the files' sizes beside that of all weights; and CPU milliseconds of
-one thread for a batch of 16 images, the best of 3, of the files and of the whole network in torch.
+exported raw, partially whitened and as bits, as .pt2 and as ONNX. A line for each: the largest difference of any number
+from the stored features, of bits the share that differ; the files' sizes beside that of all weights; and CPU
+milliseconds of one thread for a batch of 16 images, the best of 3, of the files and of the whole network in torch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from layerprobe.workflow.train.train import train
 
 BATCH = 16
 QUIET = Terminal(quiet=True)
-REDUCTIONS = ("none", "l2+whiten:32:0.5+l2", "l2+whiten:32:0.5+binary")
+POST_PROCESSING = ("none", "l2+whiten:32:0.5+l2", "l2+whiten:32:0.5+binary")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ CASES = (
 
 
 def probed(case: Case, root: Path, weights: str, cache: Path) -> Run:
-    """A run of 0 epochs whose layer is measured by each reduction."""
+    """A run of 0 epochs whose layer is measured by each post-processing."""
     name_model(case.net) if ":" in case.net else None
     settings = (
         f"net.name={case.net}", f"net.weights={weights}", f"data.image_size={case.size}", "train.epochs=0", "net.fc=[]",
@@ -80,7 +80,7 @@ def probed(case: Case, root: Path, weights: str, cache: Path) -> Run:
     )  # fmt: skip
     recipe = load_recipe("netA", Overrides(f"folder:{root}", settings))
     run = train(TrainRequest(recipe, True, cache, case.name.split(",")[0].replace(" ", "-"), "cpu", 0), QUIET)
-    probe(run, ProbeRequest(layers=(case.layer,), device="cpu", workers=0, reduce=REDUCTIONS), QUIET)
+    probe(run, ProbeRequest(layers=(case.layer,), device="cpu", workers=0, post=POST_PROCESSING), QUIET)
     return run
 
 
@@ -116,9 +116,9 @@ def of_onnx(path: Path) -> Callable[[np.ndarray[Any, Any]], Any]:
 def measure(case: Case, run: Run, folder: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (BATCH, case.size, case.size, 3), dtype=np.uint8)
     milliseconds, megabytes = whole(run, torch.from_numpy(images))
-    for reduction in REDUCTIONS:
-        layer = case.layer + ("" if reduction == "none" else f"/{reduction}")
-        out = folder / f"{run.name}-{REDUCTIONS.index(reduction)}"
+    for post_processing in POST_PROCESSING:
+        layer = case.layer + ("" if post_processing == "none" else f"/{post_processing}")
+        out = folder / f"{run.name}-{POST_PROCESSING.index(post_processing)}"
         request = ExportRequest(out, ("npz", "pt2", "onnx"), force=True, layer=layer)
         start = time.process_time()
         written = export_run(layer_to_export(run, request, QUIET), request, QUIET)

@@ -6,14 +6,14 @@
 STUDY is the name or file of a study, and SCORES.csv what `layerprobe study STUDY --scores SCORES.csv` wrote; START.csv
 has further layers at epoch 0, of runs of 0 epochs with the same seeds. For each cell of the study, tables in Markdown:
 R@1 of each layer on test classes at the first and the last epoch, raw and after the post-processing that is best on
-validation classes, where there are some; at the last epoch the layers half-whitened and whitened to 128 dimensions; the
-change since the first epoch, by epoch; and at the last epoch the difference from the first cell.
+validation classes, where there are some; at the last epoch the layers partially whitened and whitened to 128
+dimensions; the change since the first epoch, by epoch; and at the last epoch the difference from the first cell.
 
 `shift` takes the scores.csv of runs named shift-SEED-TABLE-EPOCH, TABLE as `benchmarks/emoji.py shift` calls it, and
 prints R@1 of each layer at the first and the last epoch.
 
 A number is the mean over the trainings of a cell, in percent; in brackets the 95 % interval of this mean, in braces
-that of one further training with a class split of its own. Differences are paired by training.
+that of a new run with a class split of its own. Differences are paired by training.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from numpy.typing import NDArray
 from layerprobe.statistics.seeds import further_interval, mean_interval
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.intervals import Interval
-from layerprobe.values.layers import NO_REDUCTION, LayerKey
+from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey
 from layerprobe.values.scores import Score, read_scores
 from layerprobe.workflow.study.plan import plan_without_data
 from layerprobe.workflow.study.study_file import load_study
 
-HALF_WHITENED, WHITENED = "l2+whiten:128:0.5+l2", "l2+whiten:128:1+l2"
+PARTIALLY_WHITENED, WHITENED = "l2+whiten:128:0.5+l2", "l2+whiten:128:1+l2"
 
-# Epoch, split, layer and reduction -> R@1 in percent.
+# Epoch, split, layer and post-processing -> R@1 in percent.
 Recalls = Mapping[tuple[int, str, LayerKey, str], float]
 
 
@@ -46,7 +46,7 @@ def recalls(scores: Sequence[Score]) -> dict[str, Recalls]:
     found: dict[str, dict[tuple[int, str, LayerKey, str], float]] = {}
     for score in scores:
         if (score.metric, score.ranked.similarity) == ("R@1", "cosine") and score.value is not None:
-            key = score.epoch, score.split, score.ranked.layer, score.ranked.reduction
+            key = score.epoch, score.split, score.ranked.layer, score.ranked.post_processing
             found.setdefault(score.run, {})[key] = 100 * score.value
     return dict(found)
 
@@ -85,11 +85,11 @@ class Trainings:
 
     def raw(self, layer: LayerKey, epoch: int) -> NDArray[np.float64]:
         """(S,) R@1 on test without post-processing."""
-        return self.reduced(layer, epoch, NO_REDUCTION)
+        return self.post_processed(layer, epoch, NO_POST_PROCESSING)
 
-    def reduced(self, layer: LayerKey, epoch: int, reduction: str) -> NDArray[np.float64]:
-        """(S,) R@1 on test after a reduction."""
-        return np.array([one[epoch, "test", layer, reduction] for one in self.each])
+    def post_processed(self, layer: LayerKey, epoch: int, post_processing: str) -> NDArray[np.float64]:
+        """(S,) R@1 on test after post-processing."""
+        return np.array([one[epoch, "test", layer, post_processing] for one in self.each])
 
     @property
     def has_validation(self) -> bool:
@@ -98,11 +98,11 @@ class Trainings:
 
     def best(self, layer: LayerKey, epoch: int) -> NDArray[np.float64]:
         """(S,) R@1 on test after the post-processing that is best on validation."""
-        return np.array([one[epoch, "test", layer, best_reduction(one, layer, epoch)] for one in self.each])
+        return np.array([one[epoch, "test", layer, best_post_processing(one, layer, epoch)] for one in self.each])
 
 
-def best_reduction(training: Recalls, layer: LayerKey, epoch: int) -> str:
-    """The reduction of a layer, or none, with the highest R@1 on validation; of equal ones the first."""
+def best_post_processing(training: Recalls, layer: LayerKey, epoch: int) -> str:
+    """The post-processing of a layer, or none, with the highest R@1 on validation; of equal ones the first."""
     known = {key[3]: value for key, value in training.items() if key[:3] == (epoch, "validation", layer)}
     return max(known, key=known.__getitem__)
 
@@ -166,8 +166,8 @@ def shift_recalls(scores: Sequence[Score]) -> dict[tuple[str, str], dict[int, ND
         name = re.fullmatch(r"shift-(\d+)-(.+)-(\d+)", run)
         if name is None:
             raise SystemExit(f"findings.py: {run} is not named shift-SEED-TABLE-EPOCH")
-        for (_, _, layer, reduction), value in recall.items():
-            if reduction == NO_REDUCTION:
+        for (_, _, layer, post_processing), value in recall.items():
+            if post_processing == NO_POST_PROCESSING:
                 epochs = values.setdefault((name[2], layer.layer), {})
                 epochs.setdefault(int(name[3]), {})[int(name[1])] = value
     seeds = {key: sorted(set.intersection(*map(set, epochs.values()))) for key, epochs in values.items()}
@@ -203,14 +203,14 @@ def by_share(shares: Mapping[str, Trainings], pool: str) -> list[list[str]]:
     return rows
 
 
-def at_equal_dimension(trainings: Trainings, pool: str, reduction: str) -> list[list[str]]:
-    """Each layer at the last epoch after a reduction, less the last layer after it, and less the last layer raw."""
+def at_equal_dimension(trainings: Trainings, pool: str, post_processing: str) -> list[list[str]]:
+    """Each layer at the last epoch after post-processing, less the last layer after it, and less the last layer raw."""
     last, embedding = trainings.epochs[-1], trainings.layers(pool)[-1]
-    rows = [[f"layer@{pool}", reduction, f"minus `{embedding.layer}`", f"minus `{embedding.layer}`, raw"]]
+    rows = [[f"layer@{pool}", post_processing, f"minus `{embedding.layer}`", f"minus `{embedding.layer}`, raw"]]
     for layer in trainings.layers(pool):
-        if all((last, "test", layer, reduction) in one for one in trainings.each):
-            values = trainings.reduced(layer, last, reduction)
-            less = shown(values - trainings.reduced(embedding, last, reduction), sign=True, further=True)
+        if all((last, "test", layer, post_processing) in one for one in trainings.each):
+            values = trainings.post_processed(layer, last, post_processing)
+            less = shown(values - trainings.post_processed(embedding, last, post_processing), sign=True, further=True)
             over_raw = shown(values - trainings.raw(embedding, last), sign=True, further=True)
             rows.append([f"`{layer.layer}`", shown(values), "-" if layer == embedding else less, over_raw])
     return rows
@@ -221,7 +221,7 @@ def by_epoch(trainings: Trainings, pool: str) -> list[list[str]]:
     first, *later = trainings.epochs
     rows = [[f"layer@{pool}", f"epoch {first}", *(f"{epoch}" for epoch in later)]]
     for layer in trainings.layers(pool):
-        if any((epoch, "test", layer, NO_REDUCTION) not in trainings.each[0] for epoch in later):
+        if any((epoch, "test", layer, NO_POST_PROCESSING) not in trainings.each[0] for epoch in later):
             continue
         start = trainings.raw(layer, first)
         changes = [shown(trainings.raw(layer, epoch) - start, sign=True) for epoch in later]
@@ -261,8 +261,8 @@ def tables_of(study: str, scores: Sequence[Score], start: Sequence[Score] = (), 
             parts.append(f"### {cell}: without {', '.join(trainings.missing)}")
             continue
         parts += [f"### {cell}: {len(trainings.each)} trainings", markdown(by_layer(trainings, pool))]
-        for reduction in (HALF_WHITENED, WHITENED):
-            if len(rows := at_equal_dimension(trainings, pool, reduction)) > 1:
+        for post_processing in (PARTIALLY_WHITENED, WHITENED):
+            if len(rows := at_equal_dimension(trainings, pool, post_processing)) > 1:
                 parts.append(markdown(rows))
         parts.append(markdown(by_epoch(trainings, pool)))
         if first is not None:

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.findings import HALF_WHITENED, Trainings, cells_of, shift_recalls, shown
+from benchmarks.findings import PARTIALLY_WHITENED, Trainings, cells_of, shift_recalls, shown
 from layerprobe.data.subsets import divide_classes
 from layerprobe.statistics.seeds import mean_interval
 from layerprobe.values.intervals import Interval
-from layerprobe.values.layers import NO_REDUCTION, LayerKey
+from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey
 from layerprobe.values.scores import read_scores
 
 FOLDER = Path(__file__).parents[1] / "docs" / "results"
@@ -62,15 +62,19 @@ class Stored:
 
     def raw(self, cell: str, layer: str, epoch: int = 12, pool: str = "avg") -> Values:
         """R@1 of a layer without post-processing."""
-        return self.reduced(cell, layer, epoch, NO_REDUCTION, pool)
+        return self.post_processed(cell, layer, epoch, NO_POST_PROCESSING, pool)
 
-    def reduced(self, cell: str, layer: str, epoch: int = 12, chain: str = HALF_WHITENED, pool: str = "avg") -> Values:
-        """R@1 of a layer after a reduction."""
-        return self.cells[cell].reduced(key(layer, pool), epoch, chain)
+    def post_processed(
+        self, cell: str, layer: str, epoch: int = 12, chain: str = PARTIALLY_WHITENED, pool: str = "avg"
+    ) -> Values:
+        """R@1 of a layer after post-processing."""
+        return self.cells[cell].post_processed(key(layer, pool), epoch, chain)
 
-    def lead(self, cell: str, chain: str = NO_REDUCTION) -> Values:
+    def lead(self, cell: str, chain: str = NO_POST_PROCESSING) -> Values:
         """Of the block before the network's own output over the embedding, at the end."""
-        return self.reduced(cell, before(cell), 12, chain) - self.reduced(cell, embedding(cell), 12, chain)
+        return self.post_processed(cell, before(cell), 12, chain) - self.post_processed(
+            cell, embedding(cell), 12, chain
+        )
 
     def change(self, cell: str, layer: str, epoch: int = 12) -> Values:
         """Of a raw layer since epoch 0."""
@@ -173,29 +177,31 @@ def in_short(stored: Stored) -> Iterator[Sentence]:
         f" reaches {mean(output[0])} and {mean(output[1])} %.",
         {"the block leads": all(map(above, lead)), "so does the output": all(map(above, np.subtract(output, new)))},
     )
-    equal = [stored.lead(cell, HALF_WHITENED) for cell in NEW]
-    over = [stored.reduced(o, "output") - stored.reduced(n, "fc6") for o, n in zip(OUTPUT, NEW, strict=True)]
+    equal = [stored.lead(cell, PARTIALLY_WHITENED) for cell in NEW]
+    over = [
+        stored.post_processed(o, "output") - stored.post_processed(n, "fc6") for o, n in zip(OUTPUT, NEW, strict=True)
+    ]
     yield Sentence(
-        f"That is 128 numbers against 320 and 1,280. At 128 each, half-whitened, the block is {mean(equal[0])} and"
+        f"That is 128 numbers against 320 and 1,280. At 128 each, partially whitened, the block is {mean(equal[0])} and"
         f" {mean(equal[1])} points better ({ends(equal[0])}, and {ends(equal[1])}), and the output without a new"
         f" layer {mean(over[0])} ({ends(over[0])}, not significant) and {mean(over[1])} ({ends(over[1])}) better.",
         {"the block leads": all(map(above, equal)), "the output once": open_(over[0]) and above(over[1])},
     )
     lead = [stored.lead(cell) for cell in OUTPUT]
-    equal = [stored.lead(cell, HALF_WHITENED) for cell in OUTPUT]
+    equal = [stored.lead(cell, PARTIALLY_WHITENED) for cell in OUTPUT]
     yield Sentence(
         f"**Without a new layer the output is nearly the best layer**: `blocks.6.0` is {mean(lead[0])} points better"
         f" with the triplet loss ({ends(lead[0])}, not significant) and {mean(lead[1])} with softmax"
-        f" ({ends(lead[1])}); half-whitened to 128 dimensions {mean(equal[0])} ({ends(equal[0])}) and"
+        f" ({ends(lead[1])}); partially whitened to 128 dimensions {mean(equal[0])} ({ends(equal[0])}) and"
         f" {mean(equal[1])} ({ends(equal[1])}).",
         {"one is open": open_(lead[0]), "softmax leads": above(lead[1]), "at 128 both do": all(map(above, equal))},
     )
     yield from _in_short_of_training(stored)
     lead = [stored.lead(cell) for cell in OMNIGLOT]
-    equal = [-stored.lead(cell, HALF_WHITENED) for cell in OMNIGLOT]
+    equal = [-stored.lead(cell, PARTIALLY_WHITENED) for cell in OMNIGLOT]
     yield Sentence(
         f"On Omniglot, trained from scratch, the layer before `fc6` is {mean(lead[0])} and {mean(lead[1])} points"
-        f" better; neither interval excludes 0. Half-whitened to 128 dimensions `fc6` is {mean(equal[0])} and"
+        f" better; neither interval excludes 0. Partially whitened to 128 dimensions `fc6` is {mean(equal[0])} and"
         f" {mean(equal[1])} better, which is not significant either.",
         {"none is significant": all(map(open_, [*lead, *equal])), "fc6 is ahead": all(v.mean() > 0 for v in equal)},
     )
@@ -526,14 +532,14 @@ def _regret(stored: Stored, cell: str, place: int, way: str) -> float:
     recall = stored.cells[cell].each[place]
     test = {one[2:]: value for one, value in recall.items() if one[:2] == (12, "test")}
     if way != "last of all":
-        test = {one: value for one, value in test.items() if one[1] == NO_REDUCTION}
-    chosen = key(embedding(cell)), NO_REDUCTION
+        test = {one: value for one, value in test.items() if one[1] == NO_POST_PROCESSING}
+    chosen = key(embedding(cell)), NO_POST_PROCESSING
     if way == "best on validation":
         chosen = max(test, key=lambda candidate: recall[12, "validation", *candidate])
     return max(test.values()) - test[chosen]
 
 
-def choosing(stored: Stored) -> Iterator[Sentence]:
+def selection(stored: Stored) -> Iterator[Sentence]:
     """Regret of ways to choose a layer."""
     lost, best = regrets(stored, "choose"), regrets(stored, "best on validation")
     candidates = {
@@ -542,11 +548,11 @@ def choosing(stored: Stored) -> Iterator[Sentence]:
     times = [len(kinds) / len({layer for layer, _ in kinds}) for kinds in candidates.values()]
     yield Sentence(
         f"`choose` loses more than the best on validation: it has {min(times):.1f} to {max(times):.1f} times as many"
-        " candidates, and it ships the cheapest at most half a point below the best. It called every choice *open*,"
-        " as 70 and 14 classes are few.",
+        " candidates, and it selects the cheapest at most half a point below the best. It called every choice"
+        " *inconclusive*, as 70 and 14 classes are few.",
         {
             "it loses more": all(one > other for one, other in zip(lost, best, strict=True)),
-            "all are open": {row["verdict"] for row in stored.choices} == {"open"},
+            "all are inconclusive": {row["verdict"] for row in stored.choices} == {"inconclusive"},
         },
     )
 
@@ -577,7 +583,7 @@ def readme_table(stored: Stored) -> list[list[str]]:
         strict=True,
     ):
         levels = [stored.raw(cell, layer, epoch) for layer in (embedding(cell), "blocks.6.0") for epoch in (0, 12)]
-        leads = bracketed(stored.lead(cell)), bracketed(stored.lead(cell, HALF_WHITENED))
+        leads = bracketed(stored.lead(cell)), bracketed(stored.lead(cell, PARTIALLY_WHITENED))
         rows.append([what, f"`{embedding(cell)}`", *map(mean, levels), *leads])
     return rows
 
@@ -589,17 +595,17 @@ def equal_dimension_table(stored: Stored) -> list[list[str]]:
         loss, block = embedding(cell), before(cell)
         levels = [
             stored.raw(cell, loss),
-            stored.reduced(cell, loss),
+            stored.post_processed(cell, loss),
             stored.raw(cell, block),
-            stored.reduced(cell, block),
+            stored.post_processed(cell, block),
         ]
-        over_raw = stored.reduced(cell, block) - stored.raw(cell, loss)
-        leads = stored.lead(cell), stored.lead(cell, HALF_WHITENED), over_raw
+        over_raw = stored.post_processed(cell, block) - stored.raw(cell, loss)
+        leads = stored.lead(cell), stored.lead(cell, PARTIALLY_WHITENED), over_raw
         rows.append([cell, f"`{loss}`", *map(mean, levels), *(shown(values, sign=True) for values in leads)])
     return rows
 
 
-SECTIONS = (in_short, overlap, layers, epochs, shares, shift, choosing, readme)
+SECTIONS = (in_short, overlap, layers, epochs, shares, shift, selection, readme)
 
 
 def sentences(stored: Stored) -> list[Sentence]:

@@ -27,8 +27,8 @@ from layerprobe import open_run, recall_at_k
 from layerprobe.cli.output import Terminal
 from layerprobe.measure.analysis import Features
 from layerprobe.measure.index_costs import Searched, index_costs
-from layerprobe.reductions.applying import Blocks, reduce_blocks
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.applying import Blocks, process_blocks
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.values.costs import KINDS
 from layerprobe.workflow.choose.choose_text import index_table
 
@@ -58,15 +58,15 @@ def of_run(path: str, layer: str) -> tuple[str, Searched]:
     run = open_run(path)
     scores = run.scores()
     epoch, splits = int(scores.epoch.max()), set(scores.split)
-    name, _, reduction = layer.partition("/")
+    name, _, post_processing = layer.partition("/")
 
     def features(split: str) -> Any:
         return run.features(epoch=epoch, split=split, layer=name)
 
-    chain, train = parse_chain(reduction or "none"), features("train")
+    chain, train = parse_chain(post_processing or "none"), features("train")
     fit = chain.fit(Blocks(train, _CPU), train.shape[1], seed=0)
     test, training = (
-        reduce_blocks(Blocks(values, _CPU), fit, len(values))
+        process_blocks(Blocks(values, _CPU), fit, len(values))
         for values in (features("test"), features("validation") if "validation" in splits else train)
     )
     labels = run.labels(epoch=epoch, split="test").astype(np.int64)

@@ -28,12 +28,12 @@ from layerprobe.data.loading import load_batches, plain_batches, shuffled_batche
 from layerprobe.data.pixel_cache import DecodedPixels, Entry, fill
 from layerprobe.data.splits import Dataset, Split, digests_of
 from layerprobe.data.transforms import Framing, Method, Normalise, frame_dataset
+from layerprobe.hooks import resolve_hooks
 from layerprobe.losses.smooth_triplet import SmoothTriplet
 from layerprobe.measure.extraction import BATCH_SIZE, extract
 from layerprobe.nets.net import Net
 from layerprobe.registry import NETS, load
 from layerprobe.system.computing import full_precision
-from layerprobe.taps import resolve_taps
 from layerprobe.training import loop
 from layerprobe.training.loop import Plan, Trainer
 from layerprobe.training.schedule import Schedule
@@ -213,7 +213,7 @@ def train(net_name: str, files: Split, cached: Split, workers: int, device: str)
 
 def capture(net: Net, cached: Split, file: Path, workers: int, device: torch.device) -> None:
     """Print images per second of a plain forward, and of capturing every layer; medians of three rounds."""
-    taps, normalise = resolve_taps(["*"], net, image_size=224), Normalise.of(MEAN, STD)
+    hooks, normalise = resolve_hooks(["*"], net, image_size=224), Normalise.of(MEAN, STD)
     held = list(plain_batches(cached, batch_size=BATCH_SIZE, workers=0))
 
     def plain() -> None:
@@ -222,23 +222,23 @@ def capture(net: Net, cached: Split, file: Path, workers: int, device: torch.dev
                 net.module(normalise(batch.to(device))).cpu()
 
     def in_memory() -> None:
-        for _ in extract(net.module, taps, held, normalise, device=device):
+        for _ in extract(net.module, hooks, held, normalise, device=device):
             pass
 
     def from_cache() -> None:
         batches = plain_batches(cached, batch_size=BATCH_SIZE, workers=workers)
         with h5py.File(file, "w") as stored:
-            rows = {tap.key: stored.create_dataset(str(tap.key), (len(cached), tap.dim), "f4") for tap in taps}
+            rows = {hook.key: stored.create_dataset(str(hook.key), (len(cached), hook.dim), "f4") for hook in hooks}
             start = 0
-            for features in extract(net.module, taps, batches, normalise, device=device):
+            for features in extract(net.module, hooks, batches, normalise, device=device):
                 for key, values in features.items():
                     rows[key][start : start + len(values)] = values
                 start += len(next(iter(features.values())))
 
     compared = {
         "plain forward, images in memory": plain,
-        f"all {len(taps)} layers, images in memory": in_memory,
-        f"all {len(taps)} layers, from the cache by {workers} workers, features written by h5py": from_cache,
+        f"all {len(hooks)} layers, images in memory": in_memory,
+        f"all {len(hooks)} layers, from the cache by {workers} workers, features written by h5py": from_cache,
     }
     rates: dict[str, list[float]] = {name: [] for name in compared}
     for _ in range(3):

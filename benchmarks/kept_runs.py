@@ -138,14 +138,14 @@ def verbs(commands: Commands, run: str) -> None:
 
 
 def trained(commands: Commands) -> None:
-    """A training with validation classes and reductions."""
+    """A training with validation classes and post-processing."""
     words = ["train", "quick", "--run", "trained", *settings(SMALL), "--set", "data.validation_classes=0.34"]
     commands.command(*words)
-    probe = ["--layers", LAYERS, "--reduce", "none,l2+pca:16+l2,l2+whiten:16:0.5+l2,binary", "--metrics", "MAP@R,NMI"]
+    probe = ["--layers", LAYERS, "--post", "none,l2+pca:16+l2,l2+whiten:16:0.5+l2,binary", "--metrics", "MAP@R,NMI"]
     commands.command("probe", "trained", *probe)
     commands.command("probe", "trained", *probe)
     verbs(commands, "trained")
-    commands.command("export", "trained", "--layer", "fc6/l2+pca:16+l2", "--out", "exported-reduced")
+    commands.command("export", "trained", "--layer", "fc6/l2+pca:16+l2", "--out", "exported-post-processed")
 
 
 def seeds(commands: Commands) -> None:
@@ -185,7 +185,7 @@ def frozen(commands: Commands) -> None:
     commands.command("choose", *model, *small, "--run", "frozen", "--layers", "layer1.0,layer2.0,layer3.0,output")
     commands.command("choose", *model, *small, "--run", "frozen", "--json")
     commands.command("choose", *model, *small, "--run", "unseen", "--not-trained-on-these")
-    commands.command("probe", "frozen", "--layers", "layer2.0,layer3.0+output,output", "--reduce", "none,l2+pca:8+l2")
+    commands.command("probe", "frozen", "--layers", "layer2.0,layer3.0+output,output", "--post", "none,l2+pca:8+l2")
     for words in (
         "summary frozen", "choose frozen --json", "choose frozen --index flat,ivfpq --json", "threshold frozen --json",
         "compare frozen:layer2.0 frozen:output --json", "report frozen --out frozen.html", "explain frozen",
@@ -266,9 +266,9 @@ def python(commands: Commands) -> None:
         loaders = {name: loader for name, loader in _loaders().items() if name in splits}
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            reduce = ["none", "binary"] + (["l2+pca:4+l2"] if "train" in splits else [])
+            post = ["none", "binary"] + (["l2+pca:4+l2"] if "train" in splits else [])
             result = layerprobe.probe(
-                _network(), loaders, layers="1,3,4+5,output", reduce=reduce, metrics=["MAP@R"], cache=cache
+                _network(), loaders, layers="1,3,4+5,output", post=post, metrics=["MAP@R"], cache=cache
             )
             print(result, result.table(), result.frame().to_csv(), sep="\n")
             choice = result.choose()

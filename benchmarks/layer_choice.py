@@ -27,7 +27,7 @@ import layerprobe
 from layerprobe.metrics.geometry import EffectiveRank
 from layerprobe.ranking import retrieval
 from layerprobe.system.errors import NumericError
-from layerprobe.values.layers import NO_REDUCTION
+from layerprobe.values.layers import NO_POST_PROCESSING
 from layerprobe.workflow.run.opened_run import OpenedRun
 
 FloatArray = NDArray[np.float64]
@@ -160,12 +160,12 @@ def regrets(chosen: Mapping[str, str], test: Mapping[str, float]) -> dict[str, f
 
 
 def recalls(opened: OpenedRun, epoch: int, split: str) -> dict[str, float]:
-    """Stored R@1 of each layer in percent, without a reduction, by cosine; layers in execution order."""
+    """Stored R@1 of each layer in percent, without post-processing, by cosine; layers in execution order."""
     return {
         str(score.ranked.layer): 100 * score.value
         for score in opened.run.scores()
         if (score.epoch, score.split, score.metric) == (epoch, split, "R@1")
-        and (score.ranked.reduction, score.ranked.similarity) == (NO_REDUCTION, "cosine")
+        and (score.ranked.post_processing, score.ranked.similarity) == (NO_POST_PROCESSING, "cosine")
         and score.value is not None
     }
 

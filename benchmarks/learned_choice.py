@@ -4,11 +4,11 @@
         [--frozen]
 
 RUN is the folder of a run whose train and test features of its last epoch are stored (`layerprobe probe`). Each draw
-divides the test classes: some are chosen on, the others are the test gallery. Of a trained network reductions are
+divides the test classes: some are chosen on, the others are the test gallery. Of a trained network post-processing is
 fitted on the train classes. With `--frozen`, of a network that has seen none of these classes, they are fitted on the
 classes that are chosen on, within folds.
 
-`layerprobe.choose` chooses twice, among raw, half-whitened and learned candidates, and among those without labels.
+`layerprobe.choose` chooses twice, among raw, partially whitened and learned candidates, and among those without labels.
 Printed, means over the draws, in points of R@1 on the test classes: the regret of both choices, the best candidate of
 all on test less the preferred one; the gain of the first over the second; of the first the stated loss, the "at most"
 for that gallery, how often it holds; how often the preferred candidate is learned, what the text says it gains; and
@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe import choose, store
-from layerprobe.reductions import supervised
+from layerprobe.post_processing import supervised
 
 COLUMNS = ("regret", "without", "gain", "stated", "at most", "holds %", "learned %", "said gain", "s", "s without")
 Layers = Mapping[str, NDArray[np.float32]]
@@ -59,10 +59,10 @@ def row_of(layers: Layers, labels: NDArray[np.int64], splits: NDArray[np.str_], 
     regret = best - preferred
     said = np.nan if choice.labels is None or choice.labels.gain is None else 100 * choice.labels.gain.difference
     stated = np.nan if choice.expected_loss is None else choice.expected_loss
-    at_most = np.nan if choice.at_most is None else choice.at_most
-    learned = float("lwhiten" in choice.preferred.reduction)
-    holds = np.nan if choice.at_most is None else 100.0 * (regret <= choice.at_most)
-    return [regret, best - plain, preferred - plain, stated, at_most, holds, 100 * learned, said,
+    max_loss = np.nan if choice.max_loss is None else choice.max_loss
+    learned = float("lwhiten" in choice.preferred.post_processing)
+    holds = np.nan if choice.max_loss is None else 100.0 * (regret <= choice.max_loss)
+    return [regret, best - plain, preferred - plain, stated, max_loss, holds, 100 * learned, said,
             middle - start, end - middle]  # fmt: skip
 
 

@@ -10,18 +10,19 @@ the R@1 of a map, the two must be equal.
 
 The parts, all but the first fitted on validation alone where there is such a split:
 
-- maps: raw, half-whitened, the learned ones, and where there are more classes than numbers the linear discriminants;
-- trained: a linear map on unit features, trained with `norm_softmax` and `proxy_anchor` from half-whitening and from
+- maps: raw, partially whitened, the learned ones, and where there are more classes than numbers the linear
+  discriminants;
+- trained: a linear map on unit features, trained with `norm_softmax` and `proxy_anchor` from partial whitening and from
   the learned whitening, at three learning rates. Loss, start, rate and epoch are those of the highest R@1 on a fifth of
   the classes that are fitted on; then it is trained on all of them for as many epochs, and measured on test;
 - permuted: the learned maps, fitted with the classes permuted over the images;
-- classes: half-whitening and learned whitening, fitted on fewer classes, of runs without validation classes;
+- classes: partial whitening and learned whitening, fitted on fewer classes, of runs without validation classes;
 - fusion: learned whitening of two layers side by side, or of all. The pair, and the single layer that it is compared
   with, have the highest mean R@1 over fifths of the classes that are fitted on, each fitted on the other four.
 
 A row of the file: R@1 in % on test (unseen), in the first part also on as many test classes as the map is fitted on
 (at_equal, the mean of 10 draws), and on the classes that it is fitted on (seen), each searched among themselves; and
-the gain on test, with the 95 % interval over the test classes, against this gallery: over half-whitening of the same
+the gain on test, with the 95 % interval over the test classes, against this gallery: over partial whitening of the same
 layer and images, of trained maps over the learned whitening, of fusions over the single layer.
 """
 
@@ -45,14 +46,14 @@ from numpy.typing import NDArray
 
 from layerprobe.losses.loss import Loss, loss
 from layerprobe.measure.extraction import side_by_side
+from layerprobe.post_processing.applying import Blocks, process_blocks
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.ranking import nearest_positive_ranks
-from layerprobe.reductions.applying import Blocks, reduce_blocks
-from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.units import unit_sums
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.intervals import Difference
-from layerprobe.values.layers import NO_REDUCTION
+from layerprobe.values.layers import NO_POST_PROCESSING
 from layerprobe.values.scores import read_scores
 from layerprobe.workflow.run.opened_run import OpenedRun, open_run
 
@@ -64,14 +65,14 @@ Apply = Callable[[Features], Features]
 SIZE, FOLDS, DRAWS = 128, 5, 10
 POOLS = ("avg", "none")
 MAPS = {
-    "raw": NO_REDUCTION,
-    "half-whitened": "l2+whiten:{}:0.5+l2",
+    "raw": NO_POST_PROCESSING,
+    "partially whitened": "l2+whiten:{}:0.5+l2",
     "whitened": "l2+whiten:{}:1+l2",
     "learned": "l2+lwhiten:{}:lw+l2",
     "learned 0.3": "l2+lwhiten:{}:0.3+l2",
     "lda": "l2+lda:{}:lw+l2",
 }
-RAW, HALF, LEARNED, LDA, TRAINED, ALL = "raw", "half-whitened", "learned", "lda", "trained", "all"
+RAW, HALF, LEARNED, LDA, TRAINED, ALL = "raw", "partially whitened", "learned", "lda", "trained", "all"
 WITH_CLASSES = (LEARNED, "learned 0.3", LDA)
 PARTS = ("maps", "trained", "permuted", "classes", "fusion")
 # Of which there are tables, and from which pairs are picked; the layers of both networks.
@@ -156,11 +157,11 @@ CPU = torch.device("cpu")
 
 
 def fit(text: str, features: Features, labels: Labels) -> Apply:
-    """Fit a chain of reductions on features and their classes."""
-    reduce = parse_chain(text).fit(Blocks(features, CPU), features.shape[1], seed=0, labels=labels)
+    """Fit a chain of post-processing steps on features and their classes."""
+    post_process = parse_chain(text).fit(Blocks(features, CPU), features.shape[1], seed=0, labels=labels)
 
     def apply(rows: Features) -> Features:
-        return np.asarray(reduce_blocks(Blocks(rows, CPU), reduce, len(rows)))
+        return np.asarray(process_blocks(Blocks(rows, CPU), post_process, len(rows)))
 
     return apply
 
@@ -309,7 +310,7 @@ def recall_within(images: Images, layer: str) -> float:
 
 
 def fusion_part(bench: Bench) -> Iterator[Row]:
-    """The pair and the single layer that are picked within folds, and all layers; half-whitened, too."""
+    """The pair and the single layer that are picked within folds, and all layers; partially whitened, too."""
     single = [layer for layer in bench.test.features if layer in CANDIDATES]
     pairs = ["+".join(pair) for pair in combinations(single, 2)]
     within = {layer: recall_within(bench.fit_on, layer) for layer in (*single, *pairs)}
@@ -448,7 +449,7 @@ def require_stored(bench: Bench, rows: Sequence[Row], scores: Path) -> int:
         SystemExit: one that is not.
     """
     stored = {
-        (score.epoch, score.ranked.layer.layer, score.ranked.reduction): 100 * score.value
+        (score.epoch, score.ranked.layer.layer, score.ranked.post_processing): 100 * score.value
         for score in read_scores(scores)
         if (score.split, score.metric, score.ranked.similarity) == ("test", "R@1", "cosine")
         and score.ranked.layer.pool in POOLS

@@ -87,7 +87,14 @@ def pretrained_table(stored: Stored) -> list[list[str]]:
     """Every map of every layer of the pretrained network."""
     names = [*MAPS, TRAINED]
     rows = [
-        ["layer", "numbers", *names, "learned - half-whitened", "the same, first split, over classes", "learned - raw"]
+        [
+            "layer",
+            "numbers",
+            *names,
+            "learned - partially whitened",
+            "the same, first split, over classes",
+            "learned - raw",
+        ]
     ]
     for layer in stored.layers(PRETRAINED):
         of: dict[str, object] = {"layer": layer, "part": "maps"}
@@ -185,7 +192,7 @@ def fusion_table(stored: Stored) -> list[list[str]]:
 
 
 def controls_table(stored: Stored) -> list[list[str]]:
-    """Gain over half-whitening with the classes as they are and permuted, and trained maps less the learned one."""
+    """Gain over partial whitening with the classes as they are and permuted, and trained maps less the learned one."""
     names = (LEARNED, "learned 0.3")
     heads = [head for name in names for head in (name, "permuted")]
     rows = [["network", "layer", *heads, TRAINED, "trained - learned", "first training, over classes"]]
@@ -223,7 +230,7 @@ def wins_from(gains: Mapping[int, Values]) -> str:
 
 
 def classes_table(stored: Stored) -> list[list[str]]:
-    """The gain by the number of classes, over half-whitening and over the raw layer."""
+    """The gain by the number of classes, over partial whitening and over the raw layer."""
     each = {
         (layer, over): class_gains(stored, layer, over) for layer in stored.layers(PRETRAINED) for over in (HALF, RAW)
     }

@@ -239,9 +239,9 @@ def found(world: World, draws: int) -> dict[tuple[str, int, int], Told]:
             ]
             truth = np.array([world.truth[name] for name in ("best", "copy", "memory", f"rival {points}")])
             seen = float(np.mean([cell.means[BEST] - cell.means[RIVAL] for cell in cells]))
-            for price, costs in COSTS.items():
+            for cost, costs in COSTS.items():
                 places = np.array([pick(cell, costs, [True] * 4) for cell in cells])
-                told[price, points, units] = Told(
+                told[cost, points, units] = Told(
                     float((places == BEST).mean()),
                     float(np.isin(places, (BEST, COPY)).mean()),
                     float((places == COPY).mean()),
@@ -260,7 +260,7 @@ def print_tables(world: World, told: dict[tuple[str, int, int], Told]) -> None:
     head = "points" + "".join(f"{f'{units} classes':>16}" for units in UNITS)
     print(f"\nbest found, in percent of the draws, where the rival is cheaper (dearer)\n{head}")
     for points in POINTS:
-        pairs = [[told[price, points, units].found for price in COSTS] for units in UNITS]
+        pairs = [[told[cost, points, units].found for cost in COSTS] for units in UNITS]
         print(f"{points:>6}" + "".join(f"{100 * cheaper:8.1f} ({100 * dearer:5.1f})" for cheaper, dearer in pairs))
     print(f"\nmean regret in points, the rival cheaper; in brackets, its difference seen on the drawn classes\n{head}")
     for points in POINTS:

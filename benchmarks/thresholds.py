@@ -4,7 +4,7 @@ python benchmarks/thresholds.py [--draws N] [--unequal]
 
 Images are Gaussian around Gaussian class centres, in 32 dimensions, compared by the cosine. The variance of the centres
 along direction k is proportional to 1 (even), k^-1/2 (decaying) or 1/k (steep): the steeper, the fewer classes make up
-most of the false accepts. In each draw, a threshold is set at a false accept rate on choosing classes, and measured
+most of the false accepts. In each draw, a threshold is set at a false accept rate on selection classes, and measured
 with its intervals on as many other classes of the same population. The true rates at that threshold are those of
 24,000 x 24,000 pairs of images of different classes, and of 1,000,000 pairs of one class.
 

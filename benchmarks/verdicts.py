@@ -12,10 +12,10 @@ In the same gallery, means are near 70 %. In a larger one, means of the classes 
 93 %, and in the gallery that the choice is for misses are twice as many. A finer measure, as MAP@R is, is not planted:
 without one the rule takes the best mean.
 
-For each cell: how often settled although the true loss is above `within` (1 point), how often settled and clear, how
-often the true loss is at most "at most", the mean expected and true loss in points, the regret of the former rule (the
-cheapest at most half a point below the best mean), and the numbers that it stores compared with the best mean. A last
-table has the optimism of the best of 14 candidates and its truth.
+For each cell: how often conclusive although the true loss is above `within` (1 point), how often conclusive, how often
+significant, how often the true loss is at most the bound, the mean expected and true loss in points, the regret of the
+former rule (the cheapest at most half a point below the best mean), and the numbers that it stores compared with the
+best mean. A last table has the optimism of the best of 14 candidates and its truth.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Cell:
 
 
 def row(cell: Cell, sets: int) -> Array:
-    """Means over sets: wrongly settled, settled, clear, covered, expected and true loss, of the former rule, sizes."""
+    """Means over sets: wrongly conclusive, conclusive, significant, covered, expected and true loss, former, sizes."""
     given = MEANS[cell.gallery] + SCENARIOS[cell.scenario]
     true = np.concatenate([cell.drawn(given, 50_000, np.random.default_rng(k)).mean(1)[None] for k in range(8)])
     measured, grown = true.mean(0) / QUERIES, cell.gallery == "larger"
@@ -86,12 +86,12 @@ def row(cell: Cell, sets: int) -> Array:
         near = np.flatnonzero(cells.means >= cells.means.max() - WITHIN / 2 - 1e-9)
         former = min(near.tolist(), key=lambda place: DIMS[place])
         loss, before = truth.max() - truth[[picked, former]]
-        settled = judged.verdict != "open"
+        conclusive = judged.verdict != "inconclusive"
         found.append((
-            settled and loss > WITHIN + 1e-4,  # what a finite population blurs
-            settled,
-            judged.verdict == "clear",
-            judged.at_most is not None and loss <= judged.at_most + 1e-4,
+            conclusive and loss > WITHIN + 1e-4,  # what a finite population blurs
+            conclusive,
+            judged.verdict == "significant",
+            judged.max_loss is not None and loss <= judged.max_loss + 1e-4,
             100 * growth * resample_choice(cells, costs, RAW, seed=seed)[0],
             100 * loss,
             100 * before,
@@ -103,7 +103,7 @@ def row(cell: Cell, sets: int) -> Array:
 
 
 def verdict_table(classes: list[int], sets: int) -> None:
-    shares = "wrongly settled, settled, clear, covered"
+    shares = "wrongly conclusive, conclusive, significant, covered"
     print(f"gallery classes effects  sd  candidates   | {shares} | expected, true, former | size")
     rows: dict[str, list[Array]] = {gallery: [] for gallery in MEANS}
     for cell in (
@@ -124,7 +124,7 @@ def verdict_table(classes: list[int], sets: int) -> None:
     for gallery, of_gallery in [*rows.items(), ("all", [one for each in rows.values() for one in each])]:
         every = np.array(of_gallery)
         means = every.mean(0)
-        worst = f"wrongly settled {100 * every[:, 0].max():.1f}, covered {100 * every[:, 3].min():.1f}"
+        worst = f"wrongly conclusive {100 * every[:, 0].max():.1f}, covered {100 * every[:, 3].min():.1f}"
         print(f"{gallery}: worst: {worst}; mean covered {100 * means[3]:.1f}")
         losses = f"expected {means[4]:.3f}, true {means[5]:.3f}, of the former rule {means[6]:.3f}"
         print(f"{gallery}: loss {losses}; numbers that it stores {means[8] / means[7]:.2f}")
@@ -139,7 +139,7 @@ def eight_equal(classes: list[int], sets: int) -> None:
                 hits = cell.drawn(np.full(8, MEANS["same"]), units, rng)
                 cells = UnitSums(hits, np.full(hits.shape, float(QUERIES)))
                 picked = pick(cells, [(dim,) for dim in DIMS[:8]], RAW[:8])
-                clear += judge(cells, picked, within=WITHIN, seed=seed).verdict == "clear"
+                clear += judge(cells, picked, within=WITHIN, seed=seed).verdict == "significant"
             print(f"{units:5}  {effects:6}  {100 * clear / sets:5.1f}", flush=True)
 
 

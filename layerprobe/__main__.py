@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-_INTERRUPTED = '{"schema": 1, "error": {"code": "interrupted", "file": null, "message": "interrupted", "fix": ""}}'
+_INTERRUPTED = '{"schema": 2, "error": {"code": "interrupted", "file": null, "message": "interrupted", "fix": ""}}'
 _STOPPED = (130, 143)  # exit codes after SIGINT and SIGTERM
 
 

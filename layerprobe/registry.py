@@ -84,19 +84,19 @@ LOSSES = {
     "arcface": "layerprobe.losses.margin_softmax:ArcFace",
     "cosface": "layerprobe.losses.margin_softmax:CosFace",
 }
-REDUCTIONS = {
-    "l2": "layerprobe.reductions.unfitted:L2",
-    "pca:": "layerprobe.reductions.pca:PCA",
-    "whiten:": "layerprobe.reductions.pca:Whiten",
-    "lwhiten:": "layerprobe.reductions.supervised:LearnedWhitening",
-    "lda:": "layerprobe.reductions.supervised:DiscriminantAnalysis",
-    "random:": "layerprobe.reductions.random_projection:RandomProjection",
-    "shift": "layerprobe.reductions.shift:Shift",
-    "binary": "layerprobe.reductions.unfitted:Binary",
-    "layernorm": "layerprobe.reductions.unfitted:LayerNorm",
-    "first:": "layerprobe.reductions.unfitted:First",
-    "float16": "layerprobe.reductions.quantised:Float16",
-    "int8": "layerprobe.reductions.quantised:Int8",
+POST_PROCESSING = {
+    "l2": "layerprobe.post_processing.unfitted:L2",
+    "pca:": "layerprobe.post_processing.pca:PCA",
+    "whiten:": "layerprobe.post_processing.pca:Whiten",
+    "lwhiten:": "layerprobe.post_processing.supervised:LearnedWhitening",
+    "lda:": "layerprobe.post_processing.supervised:DiscriminantAnalysis",
+    "random:": "layerprobe.post_processing.random_projection:RandomProjection",
+    "shift": "layerprobe.post_processing.shift:Shift",
+    "binary": "layerprobe.post_processing.unfitted:Binary",
+    "layernorm": "layerprobe.post_processing.unfitted:LayerNorm",
+    "first:": "layerprobe.post_processing.unfitted:First",
+    "float16": "layerprobe.post_processing.quantised:Float16",
+    "int8": "layerprobe.post_processing.quantised:Int8",
 }
 # Metrics that are shares: people are shown percent.
 SHARE_METRICS = {
@@ -159,8 +159,8 @@ def load(kind: str, registered: Mapping[str, str], name: str) -> Any:
 
     Args:
         kind: its name in the error ("loss").
-        name: a key of it. The key of a reduction that ends in a colon takes an argument: `pca:` stands for `pca:D`, and
-            D is the first argument of the returned factory.
+        name: a key of it. The key of post-processing that ends in a colon takes an argument: `pca:` stands for `pca:D`,
+            and D is the first argument of the returned factory.
 
     Returns:
         The factory, class or function; a DatasetSpec for a data set.

@@ -14,7 +14,7 @@ CLUSTERS = SamplingUnits(IntervalKind(cluster="parent"), 40)
 
 
 def with_layer(score: Score, **columns: str) -> Score:
-    """The score of another layer, pool, reduction or similarity."""
+    """The score of another layer, pool, post-processing or similarity."""
     cells = score.ranked.as_columns() | columns
     layer = LayerKey(cells["layer"], cells["pool"])
-    return replace(score, ranked=RankedLayer(layer, cells["reduction"], cells["similarity"]))
+    return replace(score, ranked=RankedLayer(layer, cells["post_processing"], cells["similarity"]))

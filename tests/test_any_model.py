@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from layerprobe.hooks import capture_layers, list_layers, resolve_hooks
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.net import Net
 from layerprobe.registry import SOURCES, load_apart
 from layerprobe.system.naming import name_model
-from layerprobe.taps import list_layers, resolve_taps, tap_module
 
 MAP = ("max", "avg", "grid:2")
 PATCHES = ("avg", "grid:2")
@@ -374,11 +374,11 @@ def largest_difference(case: Case, net: Net) -> float:
     with torch.inference_mode():
         given = case.oracle(net.module.get_submodule(net.root), images)
     assert len(given) > 2
-    taps = resolve_taps(list(given), net, pools=case.pools, image_size=case.size)
-    assert {(tap.layer, tap.pool) for tap in taps} == {(name, pool) for name in given for pool in case.pools}
-    with tap_module(net.module, taps) as features_of:
+    hooks = resolve_hooks(list(given), net, pools=case.pools, image_size=case.size)
+    assert {(hook.layer, hook.pool) for hook in hooks} == {(name, pool) for name in given for pool in case.pools}
+    with capture_layers(net.module, hooks) as features_of:
         features = features_of(images)
-    expected = {tap.key: given[tap.layer].pooled(tap.pool) for tap in taps}
+    expected = {hook.key: given[hook.layer].pooled(hook.pool) for hook in hooks}
     return max(
         float((features[key] - theirs).abs().max() / max(1.0, float(theirs.abs().max())))
         for key, theirs in expected.items()
@@ -409,8 +409,8 @@ def test_at_least_36_models_are_compared() -> None:
 
 
 def features_of(net: Net, layer: str, images: Tensor) -> Tensor:
-    taps = resolve_taps([f"{layer}@avg"], net, image_size=images.shape[-1])
-    with tap_module(net.module, taps) as taken:
+    hooks = resolve_hooks([f"{layer}@avg"], net, image_size=images.shape[-1])
+    with capture_layers(net.module, hooks) as taken:
         (features,) = taken(images).values()
     return features
 

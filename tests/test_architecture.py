@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "layerprobe"
-# The rooms, from the ground up: a room imports those of the lines above its own, and none of its own line.
+# The packages, from the ground up: a package imports those of the lines above its own, and none of its own line.
 LEVELS = (
     "system",
     "registry",
     "values",
     "ranking",
-    "data nets taps losses store reductions metrics statistics tables plots report",
+    "data nets hooks losses store post_processing metrics statistics tables plots report",
     "sources training",
     "measure summary recipe encoder attribution papers trackers",
     "workflow.run",
@@ -35,28 +35,28 @@ LEVELS = (
     "cli",
     "__main__",
 )
-LEVEL = {room: height for height, line in enumerate(LEVELS) for room in line.split()}
+LEVEL = {package: height for height, line in enumerate(LEVELS) for package in line.split()}
 # Lists of names that users of the whole package see; they import nothing until asked.
 LAZY = {"__init__"}
 HEAVY = ("torch", "torchvision", "numpy", "h5py", "matplotlib", "faiss", "captum", "sklearn", "scipy")
 
 
 def allowed(importer: str, imported: str) -> bool:
-    """Whether a room may import another one; the package's own list of names imports nothing until asked."""
+    """Whether a package may import another one; the package's own list of names imports nothing until asked."""
     if importer == imported or importer in LAZY or imported == "__init__":
         return True
     return LEVEL[imported] < LEVEL[importer]
 
 
-def room_of(parts: tuple[str, ...]) -> str:
-    """The room of a module, given by the parts of its name below the package."""
+def package_of(parts: tuple[str, ...]) -> str:
+    """The package of a module, given by the parts of its name below the package."""
     if parts[0].startswith("__v"):
         return "__init__"
     return ".".join(parts[:2]) if parts[0] == "workflow" and len(parts) > 1 else parts[0]
 
 
-def rooms_imported(source: str) -> set[str]:
-    """The rooms that a module imports, at its top or inside a function."""
+def packages_imported(source: str) -> set[str]:
+    """The packages that a module imports, at its top or inside a function."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         names: Iterable[str] = ()
@@ -66,23 +66,26 @@ def rooms_imported(source: str) -> set[str]:
             names = (node.module or "",)
         elif isinstance(node, ast.Import):
             names = (alias.name for alias in node.names)
-        found |= {room_of(tuple(name.split(".")[1:])) for name in names if name.startswith("layerprobe.")}
+        found |= {package_of(tuple(name.split(".")[1:])) for name in names if name.startswith("layerprobe.")}
     return found
 
 
 def modules() -> dict[Path, str]:
-    """Every module with its room; the `__init__` of a folder belongs to the folder."""
+    """Every module with its package; the `__init__` of a folder belongs to the folder."""
     names = {path: path.relative_to(PACKAGE).with_suffix("").parts for path in PACKAGE.rglob("*.py")}
     return {
-        path: room_of(parts[:-1] if parts[-1] == "__init__" and parts[1:] else parts) for path, parts in names.items()
+        path: package_of(parts[:-1] if parts[-1] == "__init__" and parts[1:] else parts)
+        for path, parts in names.items()
     }
 
 
 def violations(importer: str, source: str) -> list[str]:
-    return [f"{importer} -> {room}" for room in sorted(rooms_imported(source)) if not allowed(importer, room)]
+    return [
+        f"{importer} -> {package}" for package in sorted(packages_imported(source)) if not allowed(importer, package)
+    ]
 
 
-def test_every_module_stands_in_a_known_room() -> None:
+def test_every_module_stands_in_a_known_package() -> None:
     assert set(modules().values()) <= LEVEL.keys() | LAZY | {"workflow"}
 
 
@@ -92,7 +95,7 @@ def test_a_folder_says_which_question_it_answers(folder: Path) -> None:
 
 
 def test_imports_only_go_down() -> None:
-    assert [fault for path, room in modules().items() for fault in violations(room, path.read_text())] == []
+    assert [fault for path, package in modules().items() for fault in violations(package, path.read_text())] == []
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,7 @@ def test_imports_only_go_down() -> None:
         ("store", "from layerprobe.metrics.recall import recall_name"),
         ("metrics", "import layerprobe.store"),
         ("data", "from layerprobe import nets"),
-        ("system", "def f():\n    from layerprobe.taps import Tap"),
+        ("system", "def f():\n    from layerprobe.hooks import Tap"),
         ("measure", "from layerprobe.workflow.run import runs"),
         ("workflow.run", "from layerprobe.workflow import probe"),
         ("workflow.compare", "from layerprobe.workflow.choose.choose import choose_runs"),
@@ -111,8 +114,8 @@ def test_the_import_test_can_fail(importer: str, line: str) -> None:
     assert len(violations(importer, line)) == 1
 
 
-def types_of_rooms() -> list[tuple[str, str]]:
-    """Each room with each name after `Types and words:` in the docstring of its `__init__`."""
+def types_of_packages() -> list[tuple[str, str]]:
+    """Each package with each name after `Types and words:` in the docstring of its `__init__`."""
     pairs = []
     for path in sorted(PACKAGE.rglob("__init__.py")):
         _, _, names = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("Types and words:")
@@ -120,13 +123,13 @@ def types_of_rooms() -> list[tuple[str, str]]:
     return pairs
 
 
-def test_the_rooms_name_most_types() -> None:
-    assert len(types_of_rooms()) > 100
+def test_the_packages_name_most_types() -> None:
+    assert len(types_of_packages()) > 100
 
 
-@pytest.mark.parametrize(("room", "name"), types_of_rooms())
-def test_a_type_of_a_room_stands_in_it(room: str, name: str) -> None:
-    sources = [path.read_text() for path in (PACKAGE / room).rglob("*.py")]
+@pytest.mark.parametrize(("package", "name"), types_of_packages())
+def test_a_type_of_a_package_stands_in_it(package: str, name: str) -> None:
+    sources = [path.read_text() for path in (PACKAGE / package).rglob("*.py")]
     assert any(re.search(rf"^(class {name}\b|{name}\b)", source, re.MULTILINE) for source in sources)
 
 
@@ -177,8 +180,8 @@ def in_circles(sources: Mapping[str, str]) -> list[str]:
 def test_no_modules_import_each_other_in_a_circle() -> None:
     sources = {
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path.read_text()
-        for path, room in modules().items()
-        if room not in LAZY
+        for path, package in modules().items()
+        if package not in LAZY
     }
     assert in_circles(sources) == []
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from layerprobe.data.splits import Image, Split
+from layerprobe.hooks import Hook, resolve_hooks
 from layerprobe.nets.net import Net
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import Recipe, load_recipe
 from layerprobe.recipe.recipe_files import list_recipes
-from layerprobe.taps import Tap, resolve_taps
 from layerprobe.training.loop import Trainer
+from layerprobe.workflow.probe.chains import find_inapplicable, parse_chains
 from layerprobe.workflow.probe.classifiers import why_no_weight
-from layerprobe.workflow.probe.reducing import find_inapplicable, parse_reductions
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.train.building import build_plan
@@ -38,7 +38,7 @@ def commands() -> list[str]:
     return found
 
 
-def reduced_rows() -> list[tuple[str, str]]:
+def post_processed_rows() -> list[tuple[str, str]]:
     """The command of each row that changes features after training, and one that trains its network."""
     lines = TABLE.read_text().splitlines()
     found = []
@@ -77,9 +77,9 @@ def net_of(command: str) -> Net:
 
 
 @cache
-def taps_of(net: Net, layers: tuple[str, ...]) -> list[Tap]:
+def hooks_of(net: Net, layers: tuple[str, ...]) -> list[Hook]:
     """The layers of a network to probe, which it has at any size of images; at 96 pixels a forward takes a fifth."""
-    return resolve_taps(layers, net, image_size=96)
+    return resolve_hooks(layers, net, image_size=96)
 
 
 def test_the_tables_have_every_set() -> None:
@@ -103,7 +103,7 @@ def test_a_rows_command_would_train(command: str) -> None:
     Trainer(net, loss, split, from_recipe.build_normalise(recipe), plan, targets)
     changes = (*plan.schedule.milestones, *plan.schedule.heatings)
     assert all(0 < step < plan.steps_per_epoch * plan.epochs for step in changes)
-    assert taps_of(net, recipe.probe.layers)
+    assert hooks_of(net, recipe.probe.layers)
     batch = plan.batches(1)[0]
     torch.manual_seed(0)
     embeddings = torch.randn(len(batch), net.embedding_dim, requires_grad=True)
@@ -115,23 +115,23 @@ def test_a_rows_command_would_train(command: str) -> None:
 
 
 def test_rows_that_change_features_are_measured() -> None:
-    assert len(reduced_rows()) > 5
+    assert len(post_processed_rows()) > 5
 
 
-@pytest.mark.parametrize(("command", "training"), reduced_rows())
-def test_a_rows_layer_can_take_its_reductions(command: str, training: str) -> None:
+@pytest.mark.parametrize(("command", "training"), post_processed_rows())
+def test_a_rows_layer_can_take_its_post_processings(command: str, training: str) -> None:
     words = shlex.split(command)[3:]
     asked = dict(zip(words[::2], words[1::2], strict=True))
-    assert asked.keys() <= {"--epochs", "--layers", "--similarity", "--reduce"}
+    assert asked.keys() <= {"--epochs", "--layers", "--similarity", "--post"}
     recipe, layers = recipe_of(training), (asked["--layers"],)
-    request = ProbeRequest(layers, similarity=asked.get("--similarity"), reduce=tuple(asked["--reduce"].split(",")))
-    taps = taps_of(net_of(training), layers)
-    chains = parse_reductions(request.reduce or ())
-    assert find_inapplicable(taps, chains, taps[0].key, why_no_weight(recipe) or "") == []
+    request = ProbeRequest(layers, similarity=asked.get("--similarity"), post=tuple(asked["--post"].split(",")))
+    hooks = hooks_of(net_of(training), layers)
+    chains = parse_chains(request.post or ())
+    assert find_inapplicable(hooks, chains, hooks[0].key, why_no_weight(recipe) or "") == []
     # The paper's Euclidean distance, of vectors of any length.
-    if "shift" in asked["--reduce"]:
+    if "shift" in asked["--post"]:
         assert request.similarity == "euclidean"
-        assert taps[0].dim > 100
+        assert hooks[0].dim > 100
         assert not getattr(recipe.loss, "relu", False)
 
 

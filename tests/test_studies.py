@@ -13,13 +13,13 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe import registry
+from layerprobe.hooks import Measured, find_layers, measure_layers
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import Recipe, load_recipe
 from layerprobe.recipe.recipe_files import list_studies, read_toml
 from layerprobe.registry import NETS, PLOTS
 from layerprobe.system.errors import RecipeError
-from layerprobe.taps import Measured, find_layers, measure_layers
 from layerprobe.workflow.plot.plot import require_options
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.study.plan import Cell, all_of, is_finished, plan_without_data, with_kept

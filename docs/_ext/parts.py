@@ -15,7 +15,7 @@ from docs._ext.markdown import code, entry, escaped, parsed, table
 from docs._ext.words import default_words, type_words
 from layerprobe import registry
 from layerprobe.plots.options import PlotOptions
-from layerprobe.registry import DATASETS, IMAGENET_WEIGHTS, LOSSES, METRICS, NETS, PLOTS, REDUCTIONS, SHARE_METRICS
+from layerprobe.registry import DATASETS, IMAGENET_WEIGHTS, LOSSES, METRICS, NETS, PLOTS, POST_PROCESSING, SHARE_METRICS
 
 # Parameters that are no keys of a recipe.
 _GIVEN = ("self", "embedding_dim", "num_classes", "argument", "root", "image_size", "index_folder")
@@ -90,7 +90,7 @@ def metrics() -> str:
 def post_processing() -> str:
     """A section for each post-processing."""
     sections = []
-    for name, target in REDUCTIONS.items():
+    for name, target in POST_PROCESSING.items():
         docstring = parsed(loaded(target))
         argument = docstring.entries.get("Args", {}).get("argument", "")
         shown = f"`{name}…`: {escaped(argument)}" if argument else ""

@@ -21,8 +21,8 @@ from layerprobe.attribution.maps import (
     maps_before,
     watch_map,
 )
+from layerprobe.hooks import Measured
 from layerprobe.system.computing import full_precision
-from layerprobe.taps import Measured
 from layerprobe.values.explanations import Attribution, Explanation, RankCorrelation
 
 _NO_MAP = "no Grad-CAM: no named layer at or before it has a map that it depends on"

@@ -10,11 +10,11 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from layerprobe.reductions.reduction import Reduce
-from layerprobe.reductions.unfitted import unit
-from layerprobe.taps import Layer, Measured, member_taps, tap_module
-from layerprobe.taps.hooks import parts_by_path, plain_path
-from layerprobe.taps.layouts import Layout, tensor_at
+from layerprobe.hooks import Layer, Measured, capture_layers, member_hooks
+from layerprobe.hooks.hooks import parts_by_path, plain_path
+from layerprobe.hooks.layouts import Layout, tensor_at
+from layerprobe.post_processing.post_processing import FittedStep
+from layerprobe.post_processing.unfitted import unit
 from layerprobe.values.layers import RankedLayer
 
 Embed = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> (B, D) float64
@@ -27,24 +27,24 @@ class ScoredLayer:
 
     Args:
         ranked: its name; the similarity is cosine, dot or euclidean.
-        reduce: the reduction, differentiable; None for none.
+        post_process: the post-processing, differentiable; None for none.
     """
 
     layer: Layer
     ranked: RankedLayer
-    reduce: Reduce | None = None
+    post_process: FittedStep | None = None
 
     @contextlib.contextmanager
     def embedding(self, module: nn.Module) -> Iterator[Embed]:
-        """The pooled and reduced features of images, for as long as the block lasts; see `taps.tap_module`."""
-        taps = member_taps([self.layer])
-        with _out_of_place(module), tap_module(module, taps, differentiable=True) as features_of:
+        """The pooled and post-processed features of images, as long as the block lasts; see `hooks.capture_layers`."""
+        hooks = member_hooks([self.layer])
+        with _out_of_place(module), capture_layers(module, hooks, differentiable=True) as features_of:
 
             def embed(images: Tensor) -> Tensor:
                 features = features_of(images)
-                parts = [features[tap.key].double() for tap in taps]
+                parts = [features[hook.key].double() for hook in hooks]
                 joined = parts[0] if len(parts) == 1 else torch.cat([unit(block) for block in parts], 1)
-                return joined if self.reduce is None else self.reduce(joined)
+                return joined if self.post_process is None else self.post_process(joined)
 
             yield embed
 
@@ -168,9 +168,9 @@ def maps_before(layer: Layer, measured: Measured) -> list[MapCall]:
 
     The layer need not depend on each of them: a class token does not on the patch tokens beside it.
     """
-    calls = [measured.calls[tap.module][tap.call - 1].order for tap in member_taps([layer])]
-    tapped_names = {tap.module: tap.layer for tap in member_taps([layer])}
-    names = {plain_path(path): name for name, path in measured.net.layers.items()} | tapped_names
+    calls = [measured.calls[hook.module][hook.call - 1].order for hook in member_hooks([layer])]
+    hooked_names = {hook.module: hook.layer for hook in member_hooks([layer])}
+    names = {plain_path(path): name for name, path in measured.net.layers.items()} | hooked_names
     maps = {
         call.order: MapCall(name, path, number, call.layout)
         for path, name in names.items()
@@ -188,7 +188,7 @@ def maps_before(layer: Layer, measured: Measured) -> list[MapCall]:
 def watch_map(module: nn.Module, at: MapCall) -> Iterator[nn.Module]:
     """A module that a map goes through during forwards in the block, as (B, C, h, w) whatever its layout.
 
-    It must be entered before the taps of the same layer, whose hooks then see what comes out of it.
+    It must be entered before the hooks of the same layer, whose hooks then see what comes out of it.
     """
     through, calls = nn.Identity(), 0
 

@@ -61,14 +61,14 @@ def choose(
     form: Format = None,
     output: Output,
 ) -> None:
-    """Choose the layer to ship without looking at the test classes.
+    """Choose the layer to use without looking at the test classes.
 
-    It says whether to switch from the embedding, to which layer, and how sure that is. Where it cannot be told, the
-    embedding is kept.
+    It says whether to switch from the embedding, to which layer, and how sure that is. Where that is
+    inconclusive, the embedding is kept.
 
-    Candidates are all probed layers, epochs, pools and reductions. The best mean is preferred; within half of
-    a standard error of it MAP@R decides. Means are those on validation classes; without these on training classes that
-    the network has not seen; else on test classes by cross-fitting. Runs of one experiment are averaged.
+    Candidates are all probed layers, epochs, pools and post-processing methods. The best mean is preferred; within half
+    of a standard error of it MAP@R decides. Means are those on validation classes; without these on training classes
+    that the network has not seen; else on test classes by cross-fitting. Runs of one experiment are averaged.
 
     With --model, a pretrained model is first measured on the images of --data; several, or those of --models, become
     one table that says which of them differ. FEATURES needs no model: a .npz, .pt or

@@ -18,7 +18,7 @@ from layerprobe.workflow.compare.request import CompareRequest
 if TYPE_CHECKING:
     from layerprobe.tables.tables import TextTable
 
-_LAYER = "[RUN[#epoch]:]LAYER[@pool][/reduction][~similarity] or RUN[#epoch]"
+_LAYER = "[RUN[#epoch]:]LAYER[@pool][/post-processing][~similarity] or RUN[#epoch]"
 
 
 def register(app: typer.Typer) -> None:
@@ -65,7 +65,7 @@ def compare(
         items: tuple[TextTable | str, ...] = (comparison_table(comparisons),)
     else:
         values, items = first.as_json(), (sentence(first), *first.notes)
-    output.terminal().result({"schema": 2, **values} if first.seeds else values, *items)
+    output.terminal().result({"schema": 3, **values} if first.seeds else values, *items)
 
 
 def _with_paper(terminal: Terminal, cache: Path, run: str | None, reference: str) -> None:

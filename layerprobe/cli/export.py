@@ -31,9 +31,10 @@ def export(
 ) -> None:
     """Export a layer and its post-processing as files.
 
-    They need no layerprobe. The network is cut after the layer; inversion, normalisation, pooling, reduction and L2 are
-    inside. Images are uint8 (B, H, W, C), features float32, float16 or int8 (B, D), or packed bits. Before the folder
-    gets its name, its files are compared with the probe's features on 64 images. Of FEATURES the map alone is exported.
+    They need no layerprobe. The network is cut after the layer; inversion, normalisation, pooling, post-processing and
+    L2 are inside. Images are uint8 (B, H, W, C), features float32, float16 or int8 (B, D), or packed bits. Before the
+    folder gets its name, its files are compared with the probe's features on 64 images. Of FEATURES the map alone is
+    exported.
     """
     from layerprobe.workflow.run.runs import find_run
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from layerprobe.tables.tables import TextTable
     from layerprobe.values.costs import Estimate
 
-SCHEMA = 1
+SCHEMA = 2
 # Seconds between two lines of progress where there is no terminal.
 _PLAIN_INTERVAL = 15.0
 

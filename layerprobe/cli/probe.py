@@ -43,8 +43,8 @@ def probe(
 ) -> None:
     """Measure every layer's recall on training and unseen classes.
 
-    Defaults of layers, pools, reductions, similarity, K and metrics come from [probe] of the recipe. It ends with one
-    table of the last epoch; --full shows everything.
+    Defaults of layers, pools, post-processing, similarity, K and metrics come from [probe] of the recipe. It ends with
+    one table of the last epoch; --full shows everything.
 
     With --model and no RUN, a pretrained model is measured on the images of --data.
     """
@@ -87,7 +87,7 @@ def probe(
 
 
 def _measure_and_show(run: Run, request: ProbeRequest, terminal: Terminal, log: Sequence[str], *, full: bool) -> None:
-    """Measure a run and show its scores; those of the other epochs and reductions, too, where some cannot be measured.
+    """Measure a run and show its scores; the others, too, where an epoch or a post-processing cannot be measured.
 
     Raises:
         typer.Exit: some could not be measured, or a recall has no value.
@@ -96,16 +96,16 @@ def _measure_and_show(run: Run, request: ProbeRequest, terminal: Terminal, log: 
     from layerprobe.values.best import agreements
     from layerprobe.values.scores import is_recall
     from layerprobe.workflow.run.facts import overview, score_tables
-    from layerprobe.workflow.run.features import PartlyMeasuredError, PartlyReducedError
+    from layerprobe.workflow.run.features import PartlyMeasuredError, PartlyPostProcessedError
     from layerprobe.workflow.run.tracking import log_epochs
     from layerprobe.workflow.summary.request import SummaryRequest
     from layerprobe.workflow.summary.summary import stored_summary
     from layerprobe.workflow.train.ensemble import probe_any
 
-    damaged: PartlyMeasuredError | PartlyReducedError | None = None
+    damaged: PartlyMeasuredError | PartlyPostProcessedError | None = None
     try:
         scores = probe_any(run, request, terminal)
-    except (PartlyMeasuredError, PartlyReducedError) as error:
+    except (PartlyMeasuredError, PartlyPostProcessedError) as error:
         damaged, scores = error, error.scores
         if not scores:
             raise

@@ -30,7 +30,7 @@ def study(
     cache: Cache = DEFAULT_CACHE,
     output: Output,
 ) -> None:
-    """Train what a study lacks, and show its table or figure."""
+    """Train what is missing of a study, and show its table or figure."""
     from layerprobe.system.errors import RecipeError
     from layerprobe.system.files import require_writable
     from layerprobe.workflow.study.study_file import load_study, studies

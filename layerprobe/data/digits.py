@@ -1,7 +1,7 @@
 """The data set `digits`: scikit-learn's small handwritten digits, which lie in its package.
 
 They are the test set of Alpaydin & Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository,
-1998, reduced to 8 x 8 pixels of 17 levels. Ten classes show how a study works, not how well a layer generalises.
+1998, to 8 x 8 pixels of 17 levels. Ten classes show how a study works, not how well a layer generalises.
 """
 
 from __future__ import annotations

@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from layerprobe.reductions.quantised import before_rounding, round_to_float16, round_to_int8
-from layerprobe.reductions.reduction import InTurn, Projection, Reduce, steps_of
-from layerprobe.reductions.unfitted import Prefix, normalise_rows, pack_signs, unit
+from layerprobe.post_processing.post_processing import FittedStep, InTurn, Projection, steps_of
+from layerprobe.post_processing.quantised import before_rounding, round_to_float16, round_to_int8
+from layerprobe.post_processing.unfitted import Prefix, normalise_rows, pack_signs, unit
 from layerprobe.system.errors import LayerprobeError
 
-_NAMES: Mapping[Reduce, str] = {
+_NAMES: Mapping[FittedStep, str] = {
     unit: "l2", normalise_rows: "layernorm", pack_signs: "binary", torch.relu: "relu", round_to_float16: "float16",
     round_to_int8: "int8",
 }  # fmt: skip
@@ -50,22 +50,22 @@ class FittedMap:
     arrays: Mapping[str, NDArray[np.generic]]
 
 
-def with_ends(reduce: Reduce, *, sizes: Sequence[int], similarity: str) -> Reduce:
-    """A fitted reduction between what comes before and after it.
+def with_ends(post_process: FittedStep, *, sizes: Sequence[int], similarity: str) -> FittedStep:
+    """A fitted post-processing between what comes before and after it.
 
     Args:
         sizes: dimensions of the layers that are concatenated, each at length 1; of a single layer, its own.
         similarity: features that are searched by cosine get length 1, but for float16 and int8.
     """
-    steps = tuple(steps_of(reduce))
+    steps = tuple(steps_of(post_process))
     if len(sizes) > 1:
         steps = (UnitParts(tuple(sizes)), *steps)
-    if similarity == "cosine" and steps[-1:] != (unit,) and before_rounding(reduce) is None:
+    if similarity == "cosine" and steps[-1:] != (unit,) and before_rounding(post_process) is None:
         steps = (*steps, unit)
     return InTurn(steps)
 
 
-def fitted_map(reduce: Reduce) -> FittedMap:
+def fitted_map(post_process: FittedStep) -> FittedMap:
     """The steps and arrays of a map.
 
     Raises:
@@ -73,7 +73,7 @@ def fitted_map(reduce: Reduce) -> FittedMap:
     """
     names: list[str] = []
     arrays: dict[str, NDArray[np.generic]] = {}
-    for i, step in enumerate(steps_of(reduce)):
+    for i, step in enumerate(steps_of(post_process)):
         if isinstance(step, Projection):
             names.append("projection")
             matrix = step.matrix.double().cpu()
@@ -89,6 +89,6 @@ def fitted_map(reduce: Reduce) -> FittedMap:
             names.append(_NAMES[step])
         else:
             known = ", ".join([*_NAMES.values(), "first", "projection"])
-            problem = f"step {i + 1} of the reduction, {step!r}, is not one of {known}"
+            problem = f"step {i + 1} of the post-processing, {step!r}, is not one of {known}"
             raise LayerprobeError(f"map.npz: {problem}", fix="Leave npz out of --format")
     return FittedMap(tuple(names), arrays)

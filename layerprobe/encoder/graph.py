@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
-from layerprobe.reductions.reduction import Reduce
+from layerprobe.hooks import Layer, capture_layers, member_hooks
+from layerprobe.hooks.measuring import REFUSALS
+from layerprobe.post_processing.post_processing import FittedStep
 from layerprobe.sources.hub import quiet
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.system.files import SteadyFile
 from layerprobe.system.wording import as_size
-from layerprobe.taps import Layer, member_taps, tap_module
-from layerprobe.taps.measuring import REFUSALS
 from layerprobe.values.layers import LayerKey
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Parts:
         normalise: uint8 (B, H, W, C) -> the network's input.
         invert: whether pixels are inverted before.
         shape: (H, W, C) of an image.
-        finish: pooled features, float64 (B, D) -> (B, D'), such as a fitted reduction and L2.
+        finish: pooled features, float64 (B, D) -> (B, D'), such as a fitted post-processing and L2.
     """
 
     net: nn.Module
@@ -47,7 +47,7 @@ class Parts:
     normalise: Callable[[Tensor], Tensor]
     invert: bool
     shape: tuple[int, int, int]
-    finish: Reduce
+    finish: FittedStep
 
     def pooled(self, images: Tensor) -> Tensor:
         """uint8 (B, H, W, C) -> (B, D) float32, before `finish`; of `A+B` the layers' features side by side.
@@ -55,13 +55,13 @@ class Parts:
         Raises:
             NumericError: GeM meets a negative value.
         """
-        with tap_module(self.net, member_taps([self.layer])) as features_of:
+        with capture_layers(self.net, member_hooks([self.layer])) as features_of:
             return self.pooled_by(features_of, images)
 
     def pooled_by(self, features_of: Callable[[Tensor], dict[LayerKey, Tensor]], images: Tensor) -> Tensor:
         """As `pooled`, by hooks that stand already."""
         features = features_of(self.normalise(~images if self.invert else images))
-        members = [features[tap.key] for tap in member_taps([self.layer])]
+        members = [features[hook.key] for hook in member_hooks([self.layer])]
         return members[0] if len(members) == 1 else torch.cat(members, dim=1)
 
 
@@ -78,7 +78,7 @@ class _RecordedModule(nn.Module):
         return apply_map(self._parts.finish, self._parts.pooled_by(self._features_of, images))
 
 
-def apply_map(finish: Reduce, pooled: Tensor) -> Tensor:
+def apply_map(finish: FittedStep, pooled: Tensor) -> Tensor:
     """Features (B, D) through a map, in float64 -> (B, D') float32, float16 or int8, or uint8 of packed bits."""
     features = finish(pooled.double())
     return features.float() if features.dtype == torch.float64 else features
@@ -97,7 +97,7 @@ def record_graph(parts: Parts) -> ExportedProgram:
     images = torch.zeros(_RECORDED_BATCH, *parts.shape, dtype=torch.uint8)
     sizes = ({0: torch.export.Dim("batch")},)
     try:
-        with quiet(), tap_module(parts.net, member_taps([parts.layer]), recorded=True) as features_of:
+        with quiet(), capture_layers(parts.net, member_hooks([parts.layer]), recorded=True) as features_of:
             module = _RecordedModule(parts, features_of)
             program = torch.export.export(module, (images,), dynamic_shapes=sizes).run_decompositions({})
             needed = _remove_unused(cast("GraphModule", program.module()))

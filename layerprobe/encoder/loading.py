@@ -46,8 +46,8 @@ class LoadedEncoder:
                 (B, D).
 
         Returns:
-            float32 (B, D), of length 1 where the similarity is the cosine; float16 or int8 where the reduction ends in
-            that, of any length; of `binary` bits, packed in uint8 as by numpy.packbits.
+            float32 (B, D), of length 1 where the similarity is the cosine; float16 or int8 where the post-processing
+            ends in that, of any length; of `binary` bits, packed in uint8 as by numpy.packbits.
 
         Raises:
             ValueError: another type or shape, or no image; or a feature is beyond the range of float16.

@@ -16,7 +16,7 @@ from layerprobe.system.files import require_file, sha256
 from layerprobe.system.wording import encoded
 
 EXPORT = "export.json"
-SCHEMA = 1
+SCHEMA = 2
 AGAIN = "Get the folder again, or export it again with --force"
 _Size = Annotated[int, Field(ge=1, le=2**24)]
 _Side = Annotated[int, Field(ge=1, le=2**13)]  # 200 MB of pixels at most

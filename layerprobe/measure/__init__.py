@@ -4,6 +4,6 @@ Features -> scores of a layer, matrices of CKA, histograms of similarities, exac
 genuine and impostor pairs, spectra, gradients of a softmax loss, recall by fold or without each unit, costs of
 indexes; images -> features.
 
-Types and words: `Features`, `InapplicableReduction`, `EpochFeatures`, `SideBySide`, `QueryValues`, `FoldSearch`,
+Types and words: `Features`, `InapplicablePostProcessing`, `EpochFeatures`, `SideBySide`, `QueryValues`, `FoldSearch`,
 `Labelled`, `PairCounts`, `Searched`, `Classified`.
 """

@@ -158,20 +158,20 @@ def _search(queries: Features, gallery: Features | None, similarity: str, rules:
 
 
 @dataclass(frozen=True)
-class InapplicableReduction:
-    """A reduction that a layer cannot take.
+class InapplicablePostProcessing:
+    """Post-processing that a layer cannot take.
 
     Args:
         fix: what can be done about it; empty where nothing can.
     """
 
     layer: LayerKey
-    reduction: str
+    post_processing: str
     reason: str
     fix: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        return f"{self.reduction} skipped for {self.layer}: {self.reason}"
+        return f"{self.post_processing} skipped for {self.layer}: {self.reason}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,12 +180,12 @@ class Scored:
 
     Args:
         values: metric -> (Q,) what each query adds to it; NaN where the metric leaves the query out.
-        inapplicable: why there are no scores, where the layer cannot take the reduction; else None.
+        inapplicable: why there are no scores, where the layer cannot take the post-processing; else None.
     """
 
     scores: Sequence[Score] = ()
     values: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    inapplicable: InapplicableReduction | None = None
+    inapplicable: InapplicablePostProcessing | None = None
 
     def __add__(self, other: Scored) -> Scored:
         return Scored([*self.scores, *other.scores], {**self.values, **other.values})

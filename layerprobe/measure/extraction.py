@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.hooks import Hook, capture_layers
 from layerprobe.ranking.items import Table
 from layerprobe.system.computing import full_precision
 from layerprobe.system.transfers import fetch, send
-from layerprobe.taps import Tap, tap_module
 from layerprobe.values.layers import LayerKey
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ BATCH_SIZE = 64
 
 def extract(  # noqa: PLR0913 - what is run, on what, and how
     module: nn.Module,
-    taps: Sequence[Tap],
+    hooks: Sequence[Hook],
     batches: Iterable[Tensor],
     normalise: Callable[[Tensor], Tensor] | None = None,
     *,
     device: torch.device,
     bfloat16: bool = False,
 ) -> Iterator[Arrays]:
-    """Run batches of images through a network and yield the features at its taps.
+    """Run batches of images through a network and yield the features at its hooks.
 
     Between two batches the module is as it was: no hook, its own modes. Unless `bfloat16` is asked for, float32 is
     computed as float32: no TF32, no autocast. A GPU is given the next batch before the features of one are waited for;
@@ -49,14 +49,14 @@ def extract(  # noqa: PLR0913 - what is run, on what, and how
         bfloat16: the network's products in bfloat16 (autocast); outputs are pooled in float32.
 
     Yields:
-        For each batch {tap.key: float32 (B, dim)}.
+        For each batch {hook.key: float32 (B, dim)}.
     """
     import torch
 
     behind = 0 if device.type == "cpu" else 1
     launched: deque[Callable[[], Arrays]] = deque()
     for batch in batches:
-        with full_precision(device), tap_module(module, taps) as features_of:
+        with full_precision(device), capture_layers(module, hooks) as features_of:
             placed = send(batch, device)
             images = normalise(placed) if normalise else placed
             with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):

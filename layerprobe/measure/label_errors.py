@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from layerprobe.post_processing.applying import Blocks, Marked, process_blocks
+from layerprobe.post_processing.chain import parse_chain
+from layerprobe.post_processing.post_processing import FittedStep, NotApplicableError
+from layerprobe.post_processing.supervised import FEWEST_CLASSES, learned_whitened
 from layerprobe.ranking.neighbours import nearest_neighbours
-from layerprobe.reductions.applying import Blocks, Marked, reduce_blocks
-from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.reduction import NotApplicableError, Reduce
-from layerprobe.reductions.supervised import FEWEST_CLASSES, learned_whitened
 from layerprobe.values.retrieval import FloatArray, IntArray
 
 NEIGHBOURS = 5
@@ -118,9 +118,9 @@ def neighbours_out_of_fold(
     neighbours = np.empty((count, NEIGHBOURS), np.int64), np.empty((count, NEIGHBOURS))
     names, is_fitted = [str(row) for row in range(count)], True
     for fold in np.unique(folds).tolist():
-        reduce = _learned_without(blocks, labels, folds == fold)
-        is_fitted = is_fitted and reduce is not None
-        mapped = reduce_blocks(blocks, reduce or parse_chain("l2").fit((), features.shape[1], seed=0), count)
+        post_process = _learned_without(blocks, labels, folds == fold)
+        is_fitted = is_fitted and post_process is not None
+        mapped = process_blocks(blocks, post_process or parse_chain("l2").fit((), features.shape[1], seed=0), count)
         queries = np.flatnonzero(folds == fold)
         nearest = nearest_neighbours(
             mapped[torch.from_numpy(queries).to(mapped.device)],
@@ -134,7 +134,7 @@ def neighbours_out_of_fold(
     return LayerNeighbours(*neighbours, is_fitted)
 
 
-def _learned_without(blocks: Blocks, labels: IntArray, held_out: NDArray[np.bool_]) -> Reduce | None:
+def _learned_without(blocks: Blocks, labels: IntArray, held_out: NDArray[np.bool_]) -> FittedStep | None:
     """Learned whitening, fitted without some images; None where it does not suit them."""
     if int((np.unique(labels[~held_out], return_counts=True)[1] >= 2).sum()) < FEWEST_CLASSES:
         return None

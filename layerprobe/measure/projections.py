@@ -8,10 +8,10 @@ import torch
 from numpy.typing import ArrayLike
 
 from layerprobe.metrics.cka import unit_rows
+from layerprobe.post_processing.pca import with_signs
 from layerprobe.ranking.neighbours import heads_of_ties
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.vectors import comparable, similarity_blocks
-from layerprobe.reductions.pca import with_signs
 from layerprobe.sources.hub import import_package
 from layerprobe.system.errors import DataError
 from layerprobe.values.retrieval import FloatArray, Similarity

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.values.layers import NO_REDUCTION
+from layerprobe.values.layers import NO_POST_PROCESSING
 
 _DOUBTFUL = "?"  # after a cell in the files
 
@@ -47,7 +47,7 @@ class PaperRow:
         recipe: `netA-SET`, with SET for the data set; empty for a method that no recipe trains.
         settings: `section.key=value` on top of the recipe.
         layer: its name here; empty for the embedding.
-        reduction: applied to the layer, such as `pca:64+l2`.
+        post_processing: applied to the layer, such as `pca:64+l2`.
     """
 
     method: str
@@ -58,7 +58,7 @@ class PaperRow:
     recipe: str = ""
     settings: tuple[str, ...] = ()
     layer: str = ""
-    reduction: str = NO_REDUCTION
+    post_processing: str = NO_POST_PROCESSING
 
     def recipe_on(self, data: str) -> str:
         """The recipe's name on a data set."""
@@ -145,7 +145,7 @@ def _parse_row(values: Mapping[str, Any]) -> PaperRow:
         recipe=values.get("recipe", ""),
         settings=tuple(values.get("set", ())),
         layer=values.get("layer", ""),
-        reduction=values.get("reduction", NO_REDUCTION),
+        post_processing=values.get("post_processing", NO_POST_PROCESSING),
     )
 
 

@@ -11,5 +11,5 @@ Values -> matplotlib figures: which series, points and epochs are drawn, panels,
 placed, colours, legends, chance levels, shortened names, the star of a selected candidate, csv.
 
 Types and words: `Plot`, `PlotSource`, `PlotOptions`, `Drawing`, `Style`, `Track`, `Layer`, `Series`, `Label`,
-`Reducer`, `Star`; floors, markers, inches.
+`Method`, `Star`; floors, markers, inches.
 """

@@ -27,7 +27,7 @@ from layerprobe.plots.drawn_scores import (
     scores_in,
     scores_of_layers,
     scores_of_metric,
-    select_unreduced,
+    select_raw,
 )
 from layerprobe.plots.layers import draw_by_layer
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
@@ -87,7 +87,7 @@ def draw(
 
     Runs with at most six layers in all share a panel, where each has its colour; else each has a panel, or one for each
     split if it has more than six layers. A band around a curve is its interval; where both splits share a panel, only
-    the test curves have one. Reduced layers are drawn only if requested, or if the run has no unreduced one.
+    the test curves have one. Post-processed layers are drawn only if requested, or if the run has no raw one.
 
     Args:
         data: run -> the data its scores were measured on; chance levels on which the runs agree are drawn.
@@ -108,7 +108,7 @@ def draw(
     notes = run_lines(data, _SPLITS) + common_lines(runs) + missing_lines(runs, _SPLITS)
     notes += list(kind.lines("Bands around test curves" if both else "Bands"))
     if layers is None:
-        count, total = (len({score.ranked for score in x}) for x in (drawn_scores, select_unreduced(scores)))
+        count, total = (len({score.ranked for score in x}) for x in (drawn_scores, select_raw(scores)))
         notes += [f"{count} of {total} layers; --layers shows others."] if count < total else []
         notes += omission_notes(scores)
     notes += remarks
@@ -147,7 +147,7 @@ def _select_scores(
     if layers is not None:
         layer_scores = [score for score in scores if score.ranked in layers]
     else:
-        layer_scores = select_unreduced(scores)
+        layer_scores = select_raw(scores)
         headline = default_layers(group_by_run(scores_of_metric(layer_scores)), embeddings, data)
         layer_scores = [score for score in layer_scores if score.ranked in headline]
     return [score for score in layer_scores if score.split in _SPLITS] or layer_scores

@@ -153,7 +153,7 @@ def _draw_layers(
 
 def error_rates_csv(error_rates: Sequence[ErrorRates], selected: Mapping[str, Selected] | None = None) -> str:
     """A line for each point of a layer's line, and for each threshold, with the rate it was set at."""
-    head = ["run", "epoch", "split", "layer", "pool", "reduction", "similarity"]
+    head = ["run", "epoch", "split", "layer", "pool", "post_processing", "similarity"]
     rows: list[list[object]] = [[*head, "false_accept", "false_reject", "set_at", "equal_error_rate", "n", "note"]]
     for rates, layer in zip(error_rates, label_layers(error_rates, selected or {}), strict=True):
         key = [rates.run, rates.epoch, rates.split, *rates.ranked.as_columns().values()]

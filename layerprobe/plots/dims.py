@@ -1,6 +1,6 @@
-"""Recall of layers reduced to equal dimensions, by reduction (Zhai & Wu 2019, Fig. 2, has it by dimension).
+"""Recall of layers to equal dimensions, by post-processing (Zhai & Wu 2019, Fig. 2, has it by dimension).
 
-By bytes: the best of all layers and reductions in at most so many bytes, for each type of number.
+By bytes: the best of all layers and post-processing in at most so many bytes, for each type of number.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from layerprobe.system.errors import RecipeError
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, chosen_on_text, epoch_text, run_lines
 from layerprobe.values.intervals import ShownKind
-from layerprobe.values.layers import NO_REDUCTION, LayerKey, spoken_reduction
+from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey, spoken_post_processing
 from layerprobe.values.scores import note_text, shared_notes
-from layerprobe.values.views import Reductions, Selected, Sized, equal_dimensions
+from layerprobe.values.views import PostProcessings, Selected, Sized, equal_dimensions
 
-_KEY = ("run", "epoch", "split", "layer", "pool", "reduction", "similarity")
+_KEY = ("run", "epoch", "split", "layer", "pool", "post_processing", "similarity")
 _FIGURE, _LEFT = 4.6, 0.75  # inches: width of a figure of one panel, left margin of its axes
 _LEAST, _MOST, _LAYER_HEIGHT = 2.4, 9.0, 3.0
 _LAYER_WIDTH = 0.17  # inches of width for each layer, at least
@@ -40,43 +40,45 @@ MANY = 3  # with at least so many equal dimensions, lines are drawn over them
 # Okabe and Ito's, distinct for every kind of colour blindness; the markers tell them apart without colour.
 _COLOURS = (("#0072b2", "s"), ("#d55e00", "^"), ("#009e73", "v"), ("#cc79a7", "P"), ("#e69f00", "X"), ("#56b4e9", "<"))
 _TYPES = {"float32": "float32", "float16": "float16", "int8": "int8", "bit": "bits"}
-_UNREDUCED_STYLE = fig.Style(to_rgb("0.35"), "o")
+_RAW_STYLE = fig.Style(to_rgb("0.35"), "o")
 
 
 def draw(
-    reductions: Sequence[Reductions],
+    post_processings: Sequence[PostProcessings],
     *,
     data: Mapping[str, DataFacts] | None = None,
     selected: Mapping[str, Selected] | None = None,
 ) -> Figure:
-    """Draw a panel for each equal dimension, by layer; with many dimensions, a panel for each reducer, by dimension.
+    """Draw a panel for each equal dimension, by layer; with many dimensions, a panel for each method, by dimension.
 
     A ring marks the best post-processing of a layer, a star the selected candidate. Intervals are bars, or bands.
 
     Args:
-        reductions: at least one layer is at an equal dimension.
+        post_processings: at least one layer is at an equal dimension.
     """
     selected = selected or {}
-    names = reducer_names(reductions)
-    kind = ShownKind.of(sized.score.kind for sized in _values(reductions) if sized.score.interval)
+    names = method_names(post_processings)
+    kind = ShownKind.of(sized.score.kind for sized in _values(post_processings) if sized.score.interval)
     if kind.kind is None:
         without = [
             tuple(replace(sized, score=replace(sized.score, interval=None)) for sized in of_run.values)
-            for of_run in reductions
+            for of_run in post_processings
         ]
-        reductions = [replace(of_run, values=values) for of_run, values in zip(reductions, without, strict=True)]
-    by_size = len(equal_dimensions(reductions)) >= MANY
-    notes = run_lines(data or {}, {of_run.split for of_run in reductions})
-    notes += ["; ".join(_chains(reductions, names)), *_signs(reductions, by_size=by_size)]
+        post_processings = [
+            replace(of_run, values=values) for of_run, values in zip(post_processings, without, strict=True)
+        ]
+    by_size = len(equal_dimensions(post_processings)) >= MANY
+    notes = run_lines(data or {}, {of_run.split for of_run in post_processings})
+    notes += ["; ".join(_chains(post_processings, names)), *_signs(post_processings, by_size=by_size)]
     notes += kind.lines("Bands" if by_size else "Bars")
-    notes += merge_lines({of_run.run: _remarks(of_run, names) for of_run in reductions})
+    notes += merge_lines({of_run.run: _remarks(of_run, names) for of_run in post_processings})
     notes += fold_lines(selected.values())
     draw_panels = _draw_by_size if by_size else _draw_by_layer
-    return draw_panels(reductions, names, notes, data or {}, selected)
+    return draw_panels(post_processings, names, notes, data or {}, selected)
 
 
 def draw_by_bytes(
-    reductions: Sequence[Reductions],
+    post_processings: Sequence[PostProcessings],
     *,
     data: Mapping[str, DataFacts] | None = None,
     selected: Mapping[str, Selected] | None = None,
@@ -84,34 +86,37 @@ def draw_by_bytes(
     """Draw a panel for each run: steps for each type of number, by the size of an image's vector.
 
     A step is the best of all candidates of at most so many bytes, not of exactly so many: what a limit on memory buys.
-    It is chosen on the split that `Reductions.chosen_on` says, and drawn with its value on the split that is shown,
-    where a later step may be lower. Zhai & Wu 2019, section 6.6, compare 2,048 bits with 64 floats so, of equal size.
+    It is chosen on the split that `PostProcessings.chosen_on` says, and drawn with its value on the split that is
+    shown, where a later step may be lower. Zhai & Wu 2019, section 6.6, compare 2,048 bits with 64 floats so, of equal
+    size.
 
     Args:
-        reductions: values of one run by type of number, then by size.
+        post_processings: values of one run by type of number, then by size.
         selected: run -> the selected candidate: a star, where its size is known.
     """
-    kind = ShownKind.of(sized.score.kind for sized in _values(reductions) if sized.score.interval)
+    kind = ShownKind.of(sized.score.kind for sized in _values(post_processings) if sized.score.interval)
     stars = stars_on(
-        {i: (of_run.run, of_run.epoch) for i, of_run in enumerate(reductions)},
+        {i: (of_run.run, of_run.epoch) for i, of_run in enumerate(post_processings)},
         selected or {},
         lambda _, one, __: one.size,
     )
-    notes = run_lines(data or {}, {of_run.split for of_run in reductions})
-    notes += merge_lines({of_run.run: [_steps_line(of_run), *of_run.notes] for of_run in reductions})
+    notes = run_lines(data or {}, {of_run.split for of_run in post_processings})
+    notes += merge_lines({of_run.run: [_steps_line(of_run), *of_run.notes] for of_run in post_processings})
     notes += kind.lines("Bars") if kind.kind is not None else []
-    notes += merge_lines({of_run.run: _remarks_on_best(of_run) for of_run in reductions})
+    notes += merge_lines({of_run.run: _remarks_on_best(of_run) for of_run in post_processings})
     notes += fold_lines(star.selected for star in stars.values())
-    sizes = sorted({*(x.size or 1 for x in _values(reductions)), *(star.selected.size or 1 for star in stars.values())})
+    sizes = sorted(
+        {*(x.size or 1 for x in _values(post_processings)), *(star.selected.size or 1 for star in stars.values())}
+    )
     margin = max(sizes[-1] / sizes[0], 2) ** 0.04
     ends = sizes[0] / margin, sizes[-1] * margin
     powers = [2**power for power in range(sizes[-1].bit_length() + 1) if ends[0] <= 2**power <= ends[1]]
     right = fig.width_of([f"{name} 100.0 %" for name in _TYPES.values()]) + 0.25
     width = _FIGURE - _LEFT - right
     layout = fig.PanelLayout(width, _LAYER_HEIGHT, right, below=0.6 + fig.KEY_ROW * bool(stars), columns=2, notes=notes)
-    figure, all_axes = fig.make_panels([_run_and_epoch(of_run, data or {}) for of_run in reductions], layout)
-    y_limits = _y_limits(reductions, stars.values())
-    for i, (axes, of_run) in enumerate(zip(all_axes, reductions, strict=True)):
+    figure, all_axes = fig.make_panels([_run_and_epoch(of_run, data or {}) for of_run in post_processings], layout)
+    y_limits = _y_limits(post_processings, stars.values())
+    for i, (axes, of_run) in enumerate(zip(all_axes, post_processings, strict=True)):
         _set_y_axis(axes, of_run, y_limits)
         _set_log_axis(axes, powers or sizes, ends, width)
         axes.set_xlabel("bytes an image", fontsize=fig.FONT + 1)
@@ -122,22 +127,24 @@ def draw_by_bytes(
     return figure
 
 
-def _steps_line(reductions: Reductions) -> str:
+def _steps_line(post_processings: PostProcessings) -> str:
     where = (
-        f"chosen on {chosen_on_text(reductions.chosen_on)}" if reductions.chosen_on else f"best on {reductions.split}"
+        f"chosen on {chosen_on_text(post_processings.chosen_on)}"
+        if post_processings.chosen_on
+        else f"best on {post_processings.split}"
     )
     return f"Steps: the best layer and post-processing of at most so many bytes, {where}"
 
 
-def _remarks_on_best(reductions: Reductions) -> list[str]:
-    return shared_then_single([(str(x.score.ranked), x.score.remarks) for x in reductions.values])
+def _remarks_on_best(post_processings: PostProcessings) -> list[str]:
+    return shared_then_single([(str(x.score.ranked), x.score.remarks) for x in post_processings.values])
 
 
-def _draw_steps(axes: Axes, reductions: Reductions, end: float, *, bars: bool) -> list[fig.Label]:
+def _draw_steps(axes: Axes, post_processings: PostProcessings, end: float, *, bars: bool) -> list[fig.Label]:
     """Draw the steps of each type of number up to the end of the axis, and return their labels."""
     labels = []
     for (number, name), (colour, marker) in zip(_TYPES.items(), _COLOURS, strict=False):
-        values = [sized for sized in reductions.values if sized.number == number]
+        values = [sized for sized in post_processings.values if sized.number == number]
         if not values:
             continue
         style, sizes, heights = (
@@ -157,18 +164,18 @@ def _draw_steps(axes: Axes, reductions: Reductions, end: float, *, bars: bool) -
     return labels
 
 
-def table(reductions: Iterable[Reductions], selected: Mapping[str, Selected] | None = None) -> str:
+def table(post_processings: Iterable[PostProcessings], selected: Mapping[str, Selected] | None = None) -> str:
     """The numbers drawn as CSV, with the split on which the best post-processing of a layer was chosen.
 
     Where sizes are known, the types of the numbers and the bytes of a vector stand before the numbers.
     """
-    reductions = list(reductions)
-    metric = reductions[0].values[0].score.metric
-    with_size = any(sized.size is not None for sized in _values(reductions))
+    post_processings = list(post_processings)
+    metric = post_processings[0].values[0].score.metric
+    with_size = any(sized.size is not None for sized in _values(post_processings))
     best = "best of at most so many bytes, chosen on" if with_size else "best post-processing, chosen on"
     numbers = [*["numbers", "bytes"] * with_size, "dimensions", metric, "low", "high", "n", best, "note"]
     rows: list[list[object]] = [[*_KEY, *numbers]]
-    for of_run in reductions:
+    for of_run in post_processings:
         candidate = (selected or {}).get(of_run.run)
         for sized in _add_selected(of_run, candidate):
             s = sized.score
@@ -178,56 +185,58 @@ def table(reductions: Iterable[Reductions], selected: Mapping[str, Selected] | N
     return csv_text(rows)
 
 
-def _values(reductions: Iterable[Reductions]) -> list[Sized]:
-    return [sized for of_run in reductions for sized in of_run.values]
+def _values(post_processings: Iterable[PostProcessings]) -> list[Sized]:
+    return [sized for of_run in post_processings for sized in of_run.values]
 
 
-def _add_selected(reductions: Reductions, selected: Selected | None) -> list[Sized]:
+def _add_selected(post_processings: PostProcessings, selected: Selected | None) -> list[Sized]:
     """The values drawn, with that of the selected candidate, which has a note that says so."""
     if selected is None:
-        return list(reductions.values)
-    by_score = {sized.score: sized for sized in reductions.values}
+        return list(post_processings.values)
+    by_score = {sized.score: sized for sized in post_processings.values}
     scores = add_selected(list(by_score), [selected])
     candidate = Sized(selected.score, selected.dim, False, number=selected.number, size=selected.size)
     drawn_values = [*by_score.values(), candidate][: len(scores)]
     return [replace(sized, score=score) for sized, score in zip(drawn_values, scores, strict=True)]
 
 
-def _signs(reductions: Sequence[Reductions], *, by_size: bool) -> list[str]:
+def _signs(post_processings: Sequence[PostProcessings], *, by_size: bool) -> list[str]:
     """The legend of rings and hollow points."""
-    splits = dict.fromkeys(of_run.chosen_on for of_run in reductions if any(sized.chosen for sized in of_run.values))
+    splits = dict.fromkeys(
+        of_run.chosen_on for of_run in post_processings if any(sized.chosen for sized in of_run.values)
+    )
     rings = [f"Ring: a layer's best post-processing, chosen on {split}" for split in splits]
     hollow = by_size and any(
-        sized.score.ranked.reduction == NO_REDUCTION and sized.dim for sized in _values(reductions)
+        sized.score.ranked.post_processing == NO_POST_PROCESSING and sized.dim for sized in _values(post_processings)
     )
-    return ["Hollow: the unreduced layer, at its own dimensions"] * hollow + rings
+    return ["Hollow: the raw layer, at its own dimensions"] * hollow + rings
 
 
-def _chains(reductions: Sequence[Reductions], names: Mapping[Reducer, str]) -> list[str]:
-    """The chain of reductions of each name."""
+def _chains(post_processings: Sequence[PostProcessings], names: Mapping[Method, str]) -> list[str]:
+    """The chain of post-processing steps of each name."""
     lines = []
-    for reducer, name in names.items():
-        sizes = {sized.dim for sized in _values(reductions) if reducer_of(sized) == reducer}
+    for method, name in names.items():
+        sizes = {sized.dim for sized in _values(post_processings) if method_of(sized) == method}
         dims = sorted(dim for dim in sizes if dim is not None)
-        if reducer.chain != NO_REDUCTION:
-            lines.append(f"{name}: {reducer.chain.replace(':D', f':{dims[0]}') if len(dims) == 1 else reducer.chain}")
+        if method.chain != NO_POST_PROCESSING:
+            lines.append(f"{name}: {method.chain.replace(':D', f':{dims[0]}') if len(dims) == 1 else method.chain}")
         elif dims:
             size = f"{dims[0]:,}" if len(dims) == 1 else f"{dims[0]:,} to {dims[-1]:,}"
             lines.append(f"{name}: {size} dimensions")
     return lines
 
 
-def _remarks(reductions: Reductions, names: Mapping[Reducer, str]) -> list[str]:
-    """The notes that all scores of a run share, those of one reducer, of single scores, and of the choice."""
-    everywhere = shared_notes(sized.score.remarks for sized in reductions.values)
-    lines = [*everywhere, *reductions.notes]
-    for reducer in dict.fromkeys(map(reducer_of, reductions.values)):
-        reducer_scores = [sized.score for sized in reductions.values if reducer_of(sized) == reducer]
-        name = names.get(reducer, reducer.chain)
-        common = shared_notes(score.remarks for score in reducer_scores)
+def _remarks(post_processings: PostProcessings, names: Mapping[Method, str]) -> list[str]:
+    """The notes that all scores of a run share, those of one method, of single scores, and of the choice."""
+    everywhere = shared_notes(sized.score.remarks for sized in post_processings.values)
+    lines = [*everywhere, *post_processings.notes]
+    for method in dict.fromkeys(map(method_of, post_processings.values)):
+        method_scores = [sized.score for sized in post_processings.values if method_of(sized) == method]
+        name = names.get(method, method.chain)
+        common = shared_notes(score.remarks for score in method_scores)
         if notes := [note for note in common if note not in everywhere]:
             lines.append(f"{name}: {note_text(notes)}")
-        for score in reducer_scores:
+        for score in method_scores:
             notes = [note for note in score.remarks if note not in common]
             if score.value is None:
                 lines.append(f"not valid: {score.ranked.layer} {name}: {note_text(notes or score.notes)}")
@@ -237,19 +246,19 @@ def _remarks(reductions: Reductions, names: Mapping[Reducer, str]) -> list[str]:
 
 
 def _draw_by_layer(
-    reductions: Sequence[Reductions],
-    names: Mapping[Reducer, str],
+    post_processings: Sequence[PostProcessings],
+    names: Mapping[Method, str],
     notes: Sequence[str],
     data: Mapping[str, DataFacts],
     selected: Mapping[str, Selected],
 ) -> Figure:
-    """Draw a panel for each run and dimension: a line for each reducer, through the layers in network order.
+    """Draw a panel for each run and dimension: a line for each method, through the layers in network order.
 
     Args:
         selected: run -> the selected candidate: a star in the panel of its dimension, else in its layer's first.
     """
-    dims = [sorted({sized.dim or 0 for sized in of_run.values if sized.equal}) for of_run in reductions]
-    cells = [(of_run, dim) for of_run, run_dims in zip(reductions, dims, strict=True) for dim in run_dims]
+    dims = [sorted({sized.dim or 0 for sized in of_run.values if sized.equal}) for of_run in post_processings]
+    cells = [(of_run, dim) for of_run, run_dims in zip(post_processings, dims, strict=True) for dim in run_dims]
     titles = [f"{_run_and_epoch(of_run, data)}\nat {dim:,} dimensions" for of_run, dim in cells]
     panels = [_restrict_to_dim(of_run, dim) for of_run, dim in cells]
     layers = [_layers(panel) for panel in panels]
@@ -280,7 +289,7 @@ def _draw_by_layer(
         for label in axes.get_xticklabels():
             label.set(rotation=90 if upright else 0, parse_math=False)
         axes.grid(visible=False, axis="x")
-        fig.label_right(axes, _draw_reducers(axes, panel, keys, lines[i], names))
+        fig.label_right(axes, _draw_methods(axes, panel, keys, lines[i], names))
         if pools[i]:
             fig.add_legend(axes, pools[i], under=below + 0.2)
         if i in stars:
@@ -289,55 +298,57 @@ def _draw_by_layer(
     return figure
 
 
-def _run_and_epoch(reductions: Reductions, data: Mapping[str, DataFacts]) -> str:
-    return f"{reductions.run}, {epoch_text(reductions.epoch, data.get(reductions.run))}"
+def _run_and_epoch(post_processings: PostProcessings, data: Mapping[str, DataFacts]) -> str:
+    return f"{post_processings.run}, {epoch_text(post_processings.epoch, data.get(post_processings.run))}"
 
 
-def _y_limits(reductions: Sequence[Reductions], stars: Iterable[Star]) -> tuple[float, float]:
-    heights = [height for sized in _values(reductions) for height in sized.heights if height]
+def _y_limits(post_processings: Sequence[PostProcessings], stars: Iterable[Star]) -> tuple[float, float]:
+    heights = [height for sized in _values(post_processings) for height in sized.heights if height]
     heights += [height for star in stars for height in star.heights]
     return fig.limits(heights or [0.0, 100.0])
 
 
-def _set_y_axis(axes: Axes, reductions: Reductions, y_limits: tuple[float, float]) -> None:
+def _set_y_axis(axes: Axes, post_processings: PostProcessings, y_limits: tuple[float, float]) -> None:
     axes.set_ylim(y_limits)
     fig.show_percent(axes, "y")
-    axes.set_ylabel(f"{reductions.values[0].score.metric} on {reductions.split}", fontsize=fig.FONT + 1)
+    axes.set_ylabel(f"{post_processings.values[0].score.metric} on {post_processings.split}", fontsize=fig.FONT + 1)
 
 
-def _shift(sized: Sized, names: Mapping[Reducer, str]) -> float:
-    """How far from its layer's middle a reducer stands; one without a line of its own in the middle."""
-    reducer = reducer_of(sized)
+def _shift(sized: Sized, names: Mapping[Method, str]) -> float:
+    """How far from its layer's middle a method stands; one without a line of its own in the middle."""
+    method = method_of(sized)
     middle = (len(names) - 1) / 2
-    return ((list(names).index(reducer) if reducer in names else middle) - middle) * _APART
+    return ((list(names).index(method) if method in names else middle) - middle) * _APART
 
 
-def _restrict_to_dim(reductions: Reductions, dim: int) -> Reductions:
-    """The layers at one equal dimension: reduced to it, unreduced, and after reductions of no equal dimension."""
-    layers = {sized.score.ranked.layer for sized in reductions.values if sized.equal and sized.dim == dim}
-    values = (s for s in reductions.values if s.score.ranked.layer in layers and (not s.equal or s.dim == dim))
-    return replace(reductions, values=tuple(values))
+def _restrict_to_dim(post_processings: PostProcessings, dim: int) -> PostProcessings:
+    """The layers at one equal dimension: post-processed to it, raw, and after post-processing of no equal dimension."""
+    layers = {sized.score.ranked.layer for sized in post_processings.values if sized.equal and sized.dim == dim}
+    values = (s for s in post_processings.values if s.score.ranked.layer in layers and (not s.equal or s.dim == dim))
+    return replace(post_processings, values=tuple(values))
 
 
-def _layers(reductions: Reductions) -> list[LayerKey]:
-    return list(dict.fromkeys(sized.score.ranked.layer for sized in reductions.values))
+def _layers(post_processings: PostProcessings) -> list[LayerKey]:
+    return list(dict.fromkeys(sized.score.ranked.layer for sized in post_processings.values))
 
 
-def _draw_reducers(
+def _draw_methods(
     axes: Axes,
-    reductions: Reductions,
+    post_processings: PostProcessings,
     layers: Sequence[LayerKey],
     tracks: Sequence[fig.Track],
-    names: Mapping[Reducer, str],
+    names: Mapping[Method, str],
 ) -> list[fig.Label]:
     """Draw the points with their intervals and the lines between them, and return the labels of the lines."""
-    styles, labels = reducer_styles(names), []
-    for number, (reducer, name) in enumerate(names.items()):
-        scores = {sized.score.ranked.layer: sized.score for sized in reductions.values if reducer_of(sized) == reducer}
+    styles, labels = method_styles(names), []
+    for number, (method, name) in enumerate(names.items()):
+        scores = {
+            sized.score.ranked.layer: sized.score for sized in post_processings.values if method_of(sized) == method
+        }
         shift = (number - (len(names) - 1) / 2) * _APART
         rows = [i for i, layer in enumerate(layers) if layer in scores and scores[layer].value is not None]
         heights = {i: 100 * (scores[layers[i]].value or 0.0) for i in rows}
-        style, raw = styles[reducer], reducer.chain == NO_REDUCTION
+        style, raw = styles[method], method.chain == NO_POST_PROCESSING
         for track in tracks:
             steps = [i for i in track.positions if i in heights]
             (line,) = axes.plot([i + shift for i in steps], [heights[i] for i in steps], color=style.colour)
@@ -360,14 +371,16 @@ def _draw_reducers(
             )
         if rows:
             labels.append(fig.Label(name, rows[-1] + shift, heights[rows[-1]], style.text))
-    _mark_best(axes, reductions, layers, names)
+    _mark_best(axes, post_processings, layers, names)
     return labels
 
 
-def _mark_best(axes: Axes, reductions: Reductions, layers: Sequence[LayerKey], names: Mapping[Reducer, str]) -> None:
+def _mark_best(
+    axes: Axes, post_processings: PostProcessings, layers: Sequence[LayerKey], names: Mapping[Method, str]
+) -> None:
     """Draw a ring around the best post-processing of each layer, in the middle if it has no line of its own."""
     places, heights = [], []
-    for sized in reductions.values:
+    for sized in post_processings.values:
         if sized.chosen and sized.score.value is not None:
             places.append(layers.index(sized.score.ranked.layer) + _shift(sized, names))
             heights.append(100 * sized.score.value)
@@ -376,52 +389,54 @@ def _mark_best(axes: Axes, reductions: Reductions, layers: Sequence[LayerKey], n
 
 
 def _draw_by_size(
-    reductions: Sequence[Reductions],
-    names: Mapping[Reducer, str],
+    post_processings: Sequence[PostProcessings],
+    names: Mapping[Method, str],
     notes: Sequence[str],
     data: Mapping[str, DataFacts],
     selected: Mapping[str, Selected],
 ) -> Figure:
-    """Draw a panel for each run and reducer, with a line for each layer that is labelled with its last value.
+    """Draw a panel for each run and method, with a line for each layer that is labelled with its last value.
 
     Args:
-        selected: run -> the selected candidate: a star at its dimensions, in the panel of its reducer, else in the
+        selected: run -> the selected candidate: a star at its dimensions, in the panel of its method, else in the
             run's first.
     """
-    texts = {sized.score.ranked.layer: str(sized.score.ranked.layer) for sized in _values(reductions)}
+    texts = {sized.score.ranked.layer: str(sized.score.ranked.layer) for sized in _values(post_processings)}
     styles = fig.styles(list(texts.values()))
     cells = [
-        (of_run, reducer)
-        for of_run in reductions
-        for reducer in names
-        if any(sized.equal and reducer_of(sized) == reducer for sized in of_run.values)
+        (of_run, method)
+        for of_run in post_processings
+        for method in names
+        if any(sized.equal and method_of(sized) == method for sized in of_run.values)
     ]
 
     def position(i: int, candidate: Selected, exact: bool) -> float | None:
-        of_panel = reducer_of(Sized(candidate.score, candidate.dim, True)) == cells[i][1]
+        of_panel = method_of(Sized(candidate.score, candidate.dim, True)) == cells[i][1]
         return candidate.dim if of_panel or not exact else None
 
     stars = stars_on({i: (of_run.run, of_run.epoch) for i, (of_run, _) in enumerate(cells)}, selected, position)
-    dims = [sized.dim for sized in _values(reductions) if sized.dim is not None]
+    dims = [sized.dim for sized in _values(post_processings) if sized.dim is not None]
     dims = sorted({*dims, *(star.selected.dim for star in stars.values())})
     ends = dims[0] / (dims[-1] / dims[0]) ** 0.03, dims[-1] * (dims[-1] / dims[0]) ** 0.03
     lines = [
-        {text: values for layer, text in texts.items() if (values := _reduced_values(of_run, reducer, layer))}
-        for of_run, reducer in cells
+        {text: values for layer, text in texts.items() if (values := _post_processed_values(of_run, method, layer))}
+        for of_run, method in cells
     ]
     labels = [[_label(text, line[-1], styles[text]) for text, line in panel_lines.items()] for panel_lines in lines]
     right = fig.width_of([label.text for panel_labels in labels for label in panel_labels]) + 0.25
     width = _FIGURE - _LEFT - right if len(cells) == 1 else _SIZE_WIDTH
     layout = fig.PanelLayout(width, _SIZE_HEIGHT, right, below=0.6 + fig.KEY_ROW * bool(stars), columns=2, notes=notes)
-    titles = [f"{_run_and_epoch(of_run, data)}\n{names[reducer]}" for of_run, reducer in cells]
+    titles = [f"{_run_and_epoch(of_run, data)}\n{names[method]}" for of_run, method in cells]
     figure, all_axes = fig.make_panels(titles, layout)
-    y_limits = _y_limits(reductions, stars.values())
-    for i, (axes, (of_run, reducer), panel_labels) in enumerate(zip(all_axes, cells, labels, strict=True)):
+    y_limits = _y_limits(post_processings, stars.values())
+    for i, (axes, (of_run, method), panel_labels) in enumerate(zip(all_axes, cells, labels, strict=True)):
         _set_y_axis(axes, of_run, y_limits)
         _set_log_axis(axes, dims, ends, width)
-        axes.set_xlabel("bits" if reducer.similarity == "hamming" else "dimensions", fontsize=fig.FONT + 1)
-        for text, reduced in lines[i].items():
-            _draw_layer(axes, reduced, _unreduced_value(of_run, reduced[0].score.ranked.layer), styles[text], text)
+        axes.set_xlabel("bits" if method.similarity == "hamming" else "dimensions", fontsize=fig.FONT + 1)
+        for text, post_processed in lines[i].items():
+            _draw_layer(
+                axes, post_processed, _raw_value(of_run, post_processed[0].score.ranked.layer), styles[text], text
+            )
         fig.label_right(axes, panel_labels)
         if i in stars:
             stars[i].draw(axes)
@@ -452,101 +467,101 @@ def _ticks(dims: Sequence[int], ends: tuple[float, float], inches: float) -> lis
     return ticks
 
 
-def _reduced_values(reductions: Reductions, reducer: Reducer, layer: LayerKey) -> list[Sized]:
-    """The valid values of a layer after a reducer, by dimension."""
+def _post_processed_values(post_processings: PostProcessings, method: Method, layer: LayerKey) -> list[Sized]:
+    """The valid values of a layer after a method, by dimension."""
     values = [
         sized
-        for sized in reductions.values
+        for sized in post_processings.values
         if sized.equal
         and sized.score.ranked.layer == layer
-        and reducer_of(sized) == reducer
+        and method_of(sized) == method
         and sized.score.value is not None
     ]
     return sorted(values, key=lambda sized: sized.dim or 0)
 
 
-def _unreduced_value(reductions: Reductions, layer: LayerKey) -> Sized | None:
-    """The unreduced layer, where its dimensions are known."""
-    for sized in reductions.values:
-        raw = sized.score.ranked.layer == layer and sized.score.ranked.reduction == NO_REDUCTION
+def _raw_value(post_processings: PostProcessings, layer: LayerKey) -> Sized | None:
+    """The raw layer, where its dimensions are known."""
+    for sized in post_processings.values:
+        raw = sized.score.ranked.layer == layer and sized.score.ranked.post_processing == NO_POST_PROCESSING
         if raw and sized.dim is not None and sized.score.value is not None:
             return sized
     return None
 
 
-def _draw_layer(axes: Axes, reduced: Sequence[Sized], unreduced: Sized | None, style: fig.Style, label: str) -> None:
-    """Draw a layer's values after a reducer, by dimension, and the unreduced layer."""
-    dims, values = [s.dim or 1 for s in reduced], [s.percent for s in reduced]
+def _draw_layer(axes: Axes, post_processed: Sequence[Sized], raw: Sized | None, style: fig.Style, label: str) -> None:
+    """Draw a layer's values after a method, by dimension, and the raw layer."""
+    dims, values = [s.dim or 1 for s in post_processed], [s.percent for s in post_processed]
     (line,) = axes.plot(dims, values, color=style.colour, marker=style.marker, label=label)
     line.set(markersize=style.size * 0.55, linewidth=1.5, clip_on=False)
-    band = [(sized.dim or 1, *sized.score.interval.percent) for sized in reduced if sized.score.interval]
+    band = [(sized.dim or 1, *sized.score.interval.percent) for sized in post_processed if sized.score.interval]
     if band:
         along, lows, highs = (list(column) for column in zip(*band, strict=True))
         area = axes.fill_between(along, lows, highs, color=style.colour, alpha=_BAND)
         area.set(linewidth=0, zorder=0.5, label=f"_interval of {label}")
-    if unreduced:
-        (mark,) = axes.plot([unreduced.dim or 1], [unreduced.percent], color=style.colour, linestyle="none")
+    if raw:
+        (mark,) = axes.plot([raw.dim or 1], [raw.percent], color=style.colour, linestyle="none")
         mark.set(marker=style.marker, markersize=style.size * 0.55, markerfacecolor="white", clip_on=False, zorder=3)
-        mark.set_label(f"_{label} unreduced")
-    best = [s for s in [*reduced, *([unreduced] if unreduced else [])] if s.chosen]
+        mark.set_label(f"_{label} raw")
+    best = [s for s in [*post_processed, *([raw] if raw else [])] if s.chosen]
     (ring,) = axes.plot([s.dim or 1 for s in best], [s.percent for s in best], linestyle="none")
     ring.set(marker="o", markersize=10, markerfacecolor="none", markeredgecolor="black", zorder=4, clip_on=False)
     ring.set_label("_best")
 
 
 @dataclass(frozen=True)
-class Reducer:
-    """A chain of reductions and a similarity, whatever the number of dimensions.
+class Method:
+    """A chain of post-processing steps and a similarity, whatever the number of dimensions.
 
     Args:
-        chain: with D in place of the number of dimensions, `none` for unreduced layers.
+        chain: with D in place of the number of dimensions, `none` for raw layers.
     """
 
     chain: str
     similarity: str
 
 
-def reducer_of(sized: Sized) -> Reducer:
-    """The reducer of a layer: of `l2+pca:128+l2`, which leaves 128 dimensions, `l2+pca:D+l2`."""
-    chain = sized.score.ranked.reduction
+def method_of(sized: Sized) -> Method:
+    """The method of a layer: of `l2+pca:128+l2`, which leaves 128 dimensions, `l2+pca:D+l2`."""
+    chain = sized.score.ranked.post_processing
     if sized.equal:
         chain = re.sub(rf"(?<=[a-z]):{sized.dim}(?![0-9])", ":D", chain)
-    return Reducer(chain, sized.score.ranked.similarity)
+    return Method(chain, sized.score.ranked.similarity)
 
 
-def reducer_names(reductions: Sequence[Reductions]) -> dict[Reducer, str]:
-    """Reducer -> its name, such as PCA or half-whitened; the chain where two would have the same name.
+def method_names(post_processings: Sequence[PostProcessings]) -> dict[Method, str]:
+    """Method -> its name, such as PCA or partially whitened; the chain where two would have the same name.
 
-    `none` is first, the others are sorted by chain, so that a reducer has the same colour in most figures.
+    `none` is first, the others are sorted by chain, so that a method has the same colour in most figures.
     """
-    reducers = sorted(
+    methods = sorted(
         {
-            reducer_of(sized)
-            for sized in _values(reductions)
-            if sized.equal or sized.score.ranked.reduction == NO_REDUCTION
+            method_of(sized)
+            for sized in _values(post_processings)
+            if sized.equal or sized.score.ranked.post_processing == NO_POST_PROCESSING
         },
-        key=lambda reducer: (reducer.chain != NO_REDUCTION, reducer.chain, reducer.similarity),
+        key=lambda method: (method.chain != NO_POST_PROCESSING, method.chain, method.similarity),
     )
-    names = {reducer: _chain_name(reducer.chain) for reducer in reducers}
-    for reducer, name in list(names.items()):
-        namesakes = [other for other in reducers if _chain_name(other.chain) == name]
-        parts = [reducer.chain if len({other.chain for other in namesakes}) > 1 else name]
-        parts += [reducer.similarity] if len({other.similarity for other in namesakes}) > 1 else []
-        names[reducer] = ", ".join(parts)
+    names = {method: _chain_name(method.chain) for method in methods}
+    for method, name in list(names.items()):
+        namesakes = [other for other in methods if _chain_name(other.chain) == name]
+        parts = [method.chain if len({other.chain for other in namesakes}) > 1 else name]
+        parts += [method.similarity] if len({other.similarity for other in namesakes}) > 1 else []
+        names[method] = ", ".join(parts)
     return names
 
 
 def _chain_name(chain: str) -> str:
-    return "unreduced" if chain == NO_REDUCTION else spoken_reduction(chain)
+    return "raw" if chain == NO_POST_PROCESSING else spoken_post_processing(chain)
 
 
-def reducer_styles(names: Mapping[Reducer, str]) -> dict[Reducer, fig.Style]:
-    """A colour and a marker for each reducer; unreduced layers are grey."""
-    reduced = [reducer for reducer in names if reducer.chain != NO_REDUCTION]
-    styles = {reducer: _COLOURS[i % len(_COLOURS)] for i, reducer in enumerate(reduced)}
+def method_styles(names: Mapping[Method, str]) -> dict[Method, fig.Style]:
+    """A colour and a marker for each method; raw layers are grey."""
+    post_processed = [method for method in names if method.chain != NO_POST_PROCESSING]
+    styles = {method: _COLOURS[i % len(_COLOURS)] for i, method in enumerate(post_processed)}
     return {
-        reducer: fig.Style(to_rgb(styles[reducer][0]), styles[reducer][1]) if reducer in styles else _UNREDUCED_STYLE
-        for reducer in names
+        method: fig.Style(to_rgb(styles[method][0]), styles[method][1]) if method in styles else _RAW_STYLE
+        for method in names
     }
 
 
@@ -559,12 +574,12 @@ def plot(source: PlotSource, options: PlotOptions) -> Drawing:
         candidates = selected_at(source.selected(), options.epoch) if options.layers is None else {}
         figure = draw_by_bytes(best, data=source.data(of_run.run for of_run in best), selected=candidates)
         return Drawing(figure, table(best, candidates))
-    reductions = source.reductions(options)
-    layers = {(of_run.run, sized.score.ranked.layer) for of_run in reductions for sized in of_run.values}
+    post_processings = source.post_processings(options)
+    layers = {(of_run.run, sized.score.ranked.layer) for of_run in post_processings for sized in of_run.values}
     selected = selected_at(source.selected(), options.epoch)
     selected = {run: candidate for run, candidate in selected.items() if (run, candidate.score.ranked.layer) in layers}
-    figure = draw(reductions, data=source.data(of_run.run for of_run in reductions), selected=selected)
-    return Drawing(figure, table(reductions, selected))
+    figure = draw(post_processings, data=source.data(of_run.run for of_run in post_processings), selected=selected)
+    return Drawing(figure, table(post_processings, selected))
 
 
 PLOT = Plot(plot, ("layers", "epoch", "metric", "by"))

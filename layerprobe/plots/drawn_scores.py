@@ -11,7 +11,7 @@ from layerprobe.plots.plot import csv_text
 from layerprobe.system.errors import LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import ShownKind
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer, headline_layers, matching_layers, names_by_layer
+from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer, headline_layers, matching_layers, names_by_layer
 from layerprobe.values.scores import SPLITS, Score, note_text, shared_notes
 
 _DEFAULT = "R@1"  # of a plot of scores of several metrics
@@ -73,25 +73,29 @@ def scores_until_epoch(scores: Sequence[Score], epoch: int | None) -> list[Score
     return [score for score in scores if epoch is None or score.epoch <= resolve_epoch(scores, epoch)]
 
 
-def select_unreduced(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[Score]:
-    """The scores of the unreduced and the requested layers; all scores of a run without unreduced layers.
+def select_raw(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[Score]:
+    """The scores of the raw and the requested layers; all scores of a run without raw layers.
 
-    In figures with a line for each layer, lines for each of its reductions could not be read.
+    In figures with a line for each layer, lines for each of its kinds of post-processing could not be read.
     """
-    raw = {score.run for score in scores if score.ranked.reduction == NO_REDUCTION}
+    raw = {score.run for score in scores if score.ranked.post_processing == NO_POST_PROCESSING}
     return [
         score
         for score in scores
-        if score.ranked.reduction == NO_REDUCTION or score.run not in raw or (layers and score.ranked in layers)
+        if score.ranked.post_processing == NO_POST_PROCESSING
+        or score.run not in raw
+        or (layers and score.ranked in layers)
     ]
 
 
 def omission_notes(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[str]:
-    """A note on the reductions that `select_unreduced` skips, if any."""
-    reductions = {score.ranked.reduction for score in select_unreduced(scores, layers)}
-    left_out = [name for name in dict.fromkeys(score.ranked.reduction for score in scores) if name not in reductions]
-    which = "it" if len(left_out) == 1 else f"one of {len(left_out)} reductions"
-    return [f"Unreduced layers; --layers '*/{left_out[0]}' shows them after {which}."] if left_out else []
+    """A note on the post-processing that `select_raw` skips, if any."""
+    post_processings = {score.ranked.post_processing for score in select_raw(scores, layers)}
+    left_out = [
+        name for name in dict.fromkeys(score.ranked.post_processing for score in scores) if name not in post_processings
+    ]
+    which = "it" if len(left_out) == 1 else f"one of {len(left_out)} kinds of post-processing"
+    return [f"Raw layers; --layers '*/{left_out[0]}' shows them after {which}."] if left_out else []
 
 
 def keep_one_kind(scores: Sequence[Score], is_drawn: Callable[[Score], bool]) -> tuple[list[Score], ShownKind]:
@@ -171,7 +175,7 @@ def drawn_percents(scores: Iterable[Score], splits: Collection[str]) -> list[flo
 
 
 def layer_names_of(series: Series) -> list[str]:
-    """The measured layers without their pools and reductions, in network order; `A+B` is A and B."""
+    """The measured layers without their pools and post-processing, in network order; `A+B` is A and B."""
     return list(dict.fromkeys(name for layer in series.values() for name in ranked_of(layer).layer.layer.split("+")))
 
 
@@ -253,29 +257,29 @@ def group_by_network(measured: Mapping[str, Collection[str]], data: Mapping[str,
 
 
 def add_search_to_run(scores: Sequence[Score]) -> list[Score]:
-    """The scores, with reduction and similarity added to the run's name if there are several."""
-    has_several_searches = len({(score.ranked.reduction, score.ranked.similarity) for score in scores}) > 1
+    """The scores, with post-processing and similarity added to the run's name if there are several."""
+    has_several_searches = len({(score.ranked.post_processing, score.ranked.similarity) for score in scores}) > 1
     return [replace(score, run=search_name(score)) if has_several_searches else score for score in scores]
 
 
 def search_name(score: Score) -> str:
-    """Name of the panel of a run, reduction and similarity."""
-    reduction = [] if score.ranked.reduction == NO_REDUCTION else [score.ranked.reduction]
-    return ", ".join([score.run, *reduction, score.ranked.similarity])
+    """Name of the panel of a run, post-processing and similarity."""
+    post_processing = [] if score.ranked.post_processing == NO_POST_PROCESSING else [score.ranked.post_processing]
+    return ", ".join([score.run, *post_processing, score.ranked.similarity])
 
 
 def comparison_text(series: Series) -> str:
-    """The similarities of a panel, for its title, after the reduction that all layers share, if any."""
+    """The similarities of a panel, for its title, after the post-processing that all layers share, if any."""
     layers = list(map(ranked_of, series.values()))
-    reductions = {ranked.reduction for ranked in layers}
-    common = reductions - {NO_REDUCTION} if len(reductions) == 1 else ()
+    post_processings = {ranked.post_processing for ranked in layers}
+    common = post_processings - {NO_POST_PROCESSING} if len(post_processings) == 1 else ()
     return ", ".join([*common, *dict.fromkeys(ranked.similarity for ranked in layers)])
 
 
 def common_lines(runs: Mapping[str, Series]) -> list[str]:
     """The notes that every score of a run has, such as missing images, or every value of a split; a line each.
 
-    Then those of every value of a split after a reduction, such as that it is fitted on them.
+    Then those of every value of a split after post-processing, such as that it is fitted on them.
 
     Those of all runs come first, once.
     """
@@ -289,21 +293,21 @@ def common_lines(runs: Mapping[str, Series]) -> list[str]:
             valid = [score.notes for score in scores if score.split == split and score.value is not None]
             shared = shared_notes(valid) if valid else ()
             lines[run] += [f"{split}: {note}" for note in shared if note not in everywhere]
-            lines[run] += _reduction_lines([score for score in scores if score.split == split], shared)
+            lines[run] += _post_processing_lines([score for score in scores if score.split == split], shared)
     return merge_lines(lines)
 
 
-def _reduction_lines(scores: Sequence[Score], shared: Collection[str]) -> list[str]:
-    """The further notes that all values of a split after one of several reductions share."""
+def _post_processing_lines(scores: Sequence[Score], shared: Collection[str]) -> list[str]:
+    """The further notes that all values of a split after one of several kinds of post-processing share."""
     notes: dict[str, list[tuple[str, ...]]] = {}
     for score in scores:
         if score.value is not None:
-            notes.setdefault(score.ranked.reduction, []).append(score.notes)
+            notes.setdefault(score.ranked.post_processing, []).append(score.notes)
     return [
-        f"{reduction}, {scores[0].split}: {note}"
-        for reduction, reduction_notes in notes.items()
-        if reduction != NO_REDUCTION and len(notes) > 1
-        for note in shared_notes(reduction_notes)
+        f"{post_processing}, {scores[0].split}: {note}"
+        for post_processing, post_processing_notes in notes.items()
+        if post_processing != NO_POST_PROCESSING and len(notes) > 1
+        for note in shared_notes(post_processing_notes)
         if note not in shared
     ]
 
@@ -368,7 +372,7 @@ def layers_by_epoch_csv(scores: Sequence[Score]) -> str:
     scores = scores_of_metric(scores)
     splits, metric = _splits(scores), scores[0].metric
     ends = [f"{split} {metric} {end}" for split in splits for end in ("low", "high")]
-    rows: list[list[object]] = [["run", "layer", "pool", "reduction", "similarity", "epoch"]]
+    rows: list[list[object]] = [["run", "layer", "pool", "post_processing", "similarity", "epoch"]]
     rows[0] += [*(f"{split} {metric}" for split in splits), *ends, *(f"{split} note" for split in splits)]
     for by_split in scores_by_split(scores):
         first_score, cells = next(iter(by_split.values())), list(map(by_split.get, splits))

@@ -183,11 +183,11 @@ def _mean_direction(points: FloatArray) -> NDArray[np.float64]:
 
 def plane_csv(features: Sequence[PlaneFeatures]) -> str:
     """A line for each image, and for each weight of the classifier; of a direction x and y are its angles."""
-    head = ["run", "epoch", "split", "layer", "pool", "reduction", "kind", "class", "x", "y", "note"]
+    head = ["run", "epoch", "split", "layer", "pool", "post_processing", "kind", "class", "x", "y", "note"]
     rows: list[list[object]] = [[*head]]
     for x in features:
         layer, end = x.ranked.layer, note_text(x.notes)
-        key = [x.run, x.epoch, x.split, layer.layer, layer.pool, x.ranked.reduction]
+        key = [x.run, x.epoch, x.split, layer.layer, layer.pool, x.ranked.post_processing]
         kind = "direction" if x.directions else "image"
         rows += [[*key, kind, name, *point, end] for name, point in zip(x.classes, x.points, strict=True)]
         rows += [[*key, "weight", name, *weight, end] for name, weight in x.weights]

@@ -334,7 +334,7 @@ def name_layers(axes: Axes, names: Sequence[str], *, upright: bool) -> None:
 
 
 def pool_tracks(layers: Mapping[int, LayerKey]) -> list[Track]:
-    """The lines through layers of one reduction: one for each pool where layers have several.
+    """The lines through layers of one post-processing: one for each pool where layers have several.
 
     Args:
         layers: position -> layer.

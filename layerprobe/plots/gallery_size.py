@@ -24,7 +24,7 @@ _LEAST, _HEIGHT = 2.4, 3.0
 _LEFT = 0.75
 _BAND = 0.15
 _BETWEEN = 0.06  # inches between the numbers at two ticks
-_KEY = ("run", "epoch", "split", "layer", "pool", "reduction", "similarity")
+_KEY = ("run", "epoch", "split", "layer", "pool", "post_processing", "similarity")
 _HOW = "Each query searches all its positives and a random sample of the negatives (exact expectation)."
 
 

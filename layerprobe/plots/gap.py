@@ -28,7 +28,7 @@ from layerprobe.plots.drawn_scores import (
     scores_by_split,
     scores_in,
     scores_of_metric,
-    select_unreduced,
+    select_raw,
 )
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.system.errors import DataError
@@ -56,11 +56,11 @@ def draw(
     """Draw a panel for each run, all with the same colours; beside each row stands its gap at the last epoch.
 
     The first layer is at the bottom. If there is room, all cells show their numbers instead. A cell without a value on
-    either split is grey, and a note gives the reason. Reduced layers are drawn only if requested, or if the run has no
-    unreduced one.
+    either split is grey, and a note gives the reason. Post-processed layers are drawn only if requested, or if the run
+    has no raw one.
 
     Args:
-        layers: those to draw; None for the unreduced ones.
+        layers: those to draw; None for the raw ones.
     """
     drawn_scores = _select_scores(scores, layers)
     metric_scores, _ = keep_one_kind(scores_of_metric(drawn_scores), lambda _: False)  # a gap has no such intervals
@@ -105,8 +105,8 @@ def draw(
 
 
 def _select_scores(scores: Sequence[Score], layers: Collection[RankedLayer] | None) -> list[Score]:
-    """The scores of the two splits, of the unreduced layers or of the requested ones."""
-    drawn_scores = select_unreduced(scores) if layers is None else [score for score in scores if score.ranked in layers]
+    """The scores of the two splits, of the raw layers or of the requested ones."""
+    drawn_scores = select_raw(scores) if layers is None else [score for score in scores if score.ranked in layers]
     # All of them where neither split is there, for the error message.
     return [score for score in drawn_scores if score.split in GAP_SPLITS] or drawn_scores
 
@@ -204,7 +204,7 @@ def _draw_bar(axes: Axes, image: AxesImage, label: str) -> None:
 
 def gap_csv(scores: Sequence[Score], *, layers: Collection[RankedLayer] | None = None) -> str:
     """The gaps as CSV, a line for each run, layer and epoch, with the two recalls, as fractions."""
-    key = ("run", "layer", "pool", "reduction", "similarity", "epoch")
+    key = ("run", "layer", "pool", "post_processing", "similarity", "epoch")
     splits = GAP_SPLITS
     rows: list[list[object]] = []
     metric = metric_of(scores)
@@ -219,7 +219,7 @@ def gap_csv(scores: Sequence[Score], *, layers: Collection[RankedLayer] | None =
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
-    """Draw the unreduced layers, or the requested ones."""
+    """Draw the raw layers, or the requested ones."""
     scores = source.scores
     layers = match_layers(options.layers, [score.ranked for score in scores])
     data = source.data(dict.fromkeys(score.run for score in scores))

@@ -147,11 +147,19 @@ def _limits(histograms: Sequence[Histogram]) -> tuple[float, float]:
 
 def histograms_csv(histograms: Sequence[Histogram], selected: Mapping[str, Selected] | None = None) -> str:
     """A line for each bin: its ends and its number of pairs; `median` and `above` as in `Histogram`."""
-    facts = ["run", "epoch", "split", "layer", "pool", "reduction", "pairs"]
+    facts = ["run", "epoch", "split", "layer", "pool", "post_processing", "pairs"]
     rows: list[list[object]] = [[*facts, "low", "high", "count", "median", "above", "note"]]
     for histogram, label in zip(histograms, label_layers(histograms, selected or {}), strict=True):
-        layer, reduction = histogram.ranked.layer, histogram.ranked.reduction
-        head = [histogram.run, histogram.epoch, histogram.split, layer.layer, layer.pool, reduction, histogram.pairs]
+        layer, post_processing = histogram.ranked.layer, histogram.ranked.post_processing
+        head = [
+            histogram.run,
+            histogram.epoch,
+            histogram.split,
+            layer.layer,
+            layer.pool,
+            post_processing,
+            histogram.pairs,
+        ]
         end = [histogram.median, histogram.above, note_text((*histogram.notes, *label.csv_notes))]
         bins = zip(histogram.edges[:-1], histogram.edges[1:], histogram.counts, strict=True)
         rows += [[*head, low, high, count, *end] for low, high, count in bins]

@@ -31,7 +31,7 @@ from layerprobe.plots.drawn_scores import (
     scores_of_layers,
     scores_of_metric,
     search_name,
-    select_unreduced,
+    select_raw,
 )
 from layerprobe.plots.plot import Drawing, Indistinguishable, Plot, PlotOptions, PlotSource
 from layerprobe.plots.selected import Star, add_selected, fold_lines, selected_at, stars_on
@@ -48,7 +48,7 @@ _WIDTHS = (2.6, 9.0)
 _TOGETHER = 3  # as many runs share a panel
 _TOGETHER_WIDTH = 3.1  # inches, at least, of a panel of several runs
 _BAR = 3.0  # points from the bar of one split, or run, to that of the next
-_PANELS = 6  # with more, only unreduced layers are drawn
+_PANELS = 6  # with more, only raw layers are drawn
 _NAMED = 10  # of more indistinguishable layers a caption gives the number
 # Vermilion and blue of Okabe and Ito: distinct for every kind of colour blindness, and in grey.
 _COLOURS = {"train": "#d55e00", "validation": "#767676", "test": "#0072b2"}
@@ -59,7 +59,7 @@ P = TypeVar("P", bound=Hashable)
 
 @dataclass(frozen=True)
 class _RunLayers:
-    """The layers of a run after one reduction, by one similarity.
+    """The layers of a run after one post-processing, by one similarity.
 
     Args:
         epoch: the last, or the requested one.
@@ -95,8 +95,8 @@ class _RunLayers:
     @property
     def best(self) -> tuple[Best | None, dict[str, list[float | None]]]:
         """The best layer, and the values by split from which it was chosen."""
-        reductions = {score.ranked.reduction for score in scores_in(self.series)}
-        values = {split: self.fractions(split) for split in self.facts.chosen_on(reductions)}
+        post_processings = {score.ranked.post_processing for score in scores_in(self.series)}
+        values = {split: self.fractions(split) for split in self.facts.chosen_on(post_processings)}
         return best_layer(values), values
 
     @property
@@ -118,15 +118,15 @@ def draw(
 
     The gap between train and test is shaded. The bars of the last epoch are intervals. The best layer, chosen on
     validation if measured, has a ring, and a note names the layers indistinguishable from it. Where layers have several
-    pools, each has a line. Two or three runs of one network share a panel, as in `_draw_together`. Each reduction and
-    similarity has its own panel; if these are too many, only the unreduced layers are drawn.
+    pools, each has a line. Two or three runs of one network share a panel, as in `_draw_together`. Each post-processing
+    and similarity has its own panel; if these are too many, only the raw layers are drawn.
 
     Args:
         data: run -> the data its scores were measured on; chance levels on which the runs agree are drawn.
         indistinguishable: gives the layers indistinguishable from the best of some scores; None where unknown.
         remarks: further notes.
-        selected: run -> the selected candidate of its choice: a star at its layer, in the panel of its reduction if
-            there is one.
+        selected: run -> the selected candidate of its choice: a star at its layer, in the panel of its post-processing
+            if there is one.
     """
     drawn_scores, omissions = _select_scores(scores)
     data, remarks, selected = data or {}, [*omissions, *remarks], selected or {}
@@ -168,9 +168,9 @@ def draw(
 
 
 def _select_scores(scores: Sequence[Score]) -> tuple[list[Score], list[str]]:
-    """The scores to draw, those of unreduced layers if there would be too many panels; and a note on the rest."""
-    panels = {(score.run, score.ranked.reduction, score.ranked.similarity) for score in scores}
-    drawn_scores = list(scores) if len(panels) <= _PANELS else select_unreduced(scores)
+    """The scores to draw, those of raw layers if there would be too many panels; and a note on the rest."""
+    panels = {(score.run, score.ranked.post_processing, score.ranked.similarity) for score in scores}
+    drawn_scores = list(scores) if len(panels) <= _PANELS else select_raw(scores)
     return drawn_scores, omission_notes(scores) if len(drawn_scores) < len(scores) else []
 
 
@@ -205,7 +205,7 @@ def _panels(
 
 
 def _stars_on(panels: Mapping[P, _RunLayers], selected: Mapping[str, Selected]) -> dict[P, Star]:
-    """Panel -> the star on it: on the panel of the candidate's reduction, else on the first one that has its layer."""
+    """Panel -> the star on it: on that of the candidate's post-processing, else on the first one with its layer."""
 
     def position(name: P, candidate: Selected, exact: bool) -> int | None:
         ranked, layers = candidate.score.ranked, map(ranked_of, panels[name].series.values())
@@ -234,7 +234,7 @@ def _indistinguishable_notes(
     lines = []
     for name, panel in panels.items():
         best, _ = panel.best
-        # With several reductions or similarities, `add_search_to_run` has named the panels.
+        # With several kinds of post-processing or similarities, `add_search_to_run` has named the panels.
         panel_scores = [s for s in scores if s.epoch == panel.epoch and name in (s.run, search_name(s))]
         near = indistinguishable(panel_scores, metric_of(scores)) if best else None
         if best and near is not None:
@@ -271,16 +271,16 @@ def _set_axes(axes: Axes, y_limits: tuple[float, float], layers: Sequence[str], 
 
 
 def _tracks(series: Series) -> list[fig.Track]:
-    """The lines through the layers: one for each reduction, and for each pool where layers have several.
+    """The lines through the layers: one for each post-processing, and for each pool where layers have several.
 
-    A layer with one pool, such as a vector among maps, is on every line of its reduction. Each `A+B` is on its own, as
-    it is no step of the network.
+    A layer with one pool, such as a vector among maps, is on every line of its post-processing. Each `A+B` is on its
+    own, as it is no step of the network.
     """
     layers = list(map(ranked_of, series.values()))
     joint = [i for i, ranked in enumerate(layers) if "+" in ranked.layer.layer]
     lines: list[fig.Track] = []
-    for reduction in dict.fromkeys(ranked.reduction for ranked in layers):
-        rows = [i for i, ranked in enumerate(layers) if ranked.reduction == reduction and i not in joint]
+    for post_processing in dict.fromkeys(ranked.post_processing for ranked in layers):
+        rows = [i for i, ranked in enumerate(layers) if ranked.post_processing == post_processing and i not in joint]
         lines += fig.pool_tracks({i: layers[i].layer for i in rows})
     return lines + [fig.Track([i]) for i in joint]
 
@@ -363,7 +363,7 @@ def layers_csv(
 
     def panel_key(score: Score) -> object:
         # As for the figure: by run where each has one panel, else by panel.
-        return score.run if together else (score.run, score.ranked.reduction, score.ranked.similarity)
+        return score.run if together else (score.run, score.ranked.post_processing, score.ranked.similarity)
 
     last_epochs: dict[object, int] = {}
     for score in drawn_scores:
@@ -387,7 +387,7 @@ def _draw_together(
 ) -> Figure:
     """Draw each run at its last epoch: test solid with its intervals, train dashed and hollow, the best layer ringed.
 
-    Each reduction and similarity has a panel, and selected candidates a star.
+    Each post-processing and similarity has a panel, and selected candidates a star.
 
     Args:
         indistinguishable: gives the layers indistinguishable from the best of some scores; None where unknown.
@@ -443,10 +443,10 @@ def _draw_together(
 def _panels_together(
     scores: Sequence[Score], last_epochs: Mapping[str, int], data: Mapping[str, DataFacts]
 ) -> list[dict[str, _RunLayers]]:
-    """The runs of each panel: one for each reduction and similarity."""
+    """The runs of each panel: one for each post-processing and similarity."""
     searches: dict[tuple[str, str], list[Score]] = {}
     for score in scores:
-        searches.setdefault((score.ranked.reduction, score.ranked.similarity), []).append(score)
+        searches.setdefault((score.ranked.post_processing, score.ranked.similarity), []).append(score)
     unknown = DataFacts("", {})
     return [
         {

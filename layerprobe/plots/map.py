@@ -112,7 +112,7 @@ def _add_key(axes: Axes, projections: Sequence[Projection]) -> None:
 
 def projections_csv(projections: Sequence[Projection]) -> str:
     """A line for each image of each layer."""
-    head = ["run", "epoch", "split", "layer", "pool", "reduction", "similarity", "by"]
+    head = ["run", "epoch", "split", "layer", "pool", "post_processing", "similarity", "by"]
     rows: list[list[object]] = [[*head, "image", "class", "x", "y", "right", "marked", "kept", "chance", "note"]]
     for x in projections:
         key = [x.run, x.epoch, x.split, *x.ranked.as_columns().values(), x.method]

@@ -26,7 +26,7 @@ class PlotOptions:
 
     layers: Annotated[
         tuple[str, ...] | None,
-        Flag("Layers to show: LAYER[@pool][/reduction] or a glob.", metavar="L,...", parse=split_names),
+        Flag("Layers to show: LAYER[@pool][/post-processing] or a glob.", metavar="L,...", parse=split_names),
     ] = None
     epoch: Annotated[int | None, Flag("Epoch to show (default: the last).", min=0)] = None
     query: Annotated[str | None, Flag("Image to show as the query (panels only).", metavar="ID")] = None

@@ -183,7 +183,7 @@ def draw_picture(
 
 def neighbours_csv(neighbours: Sequence[QueryNeighbours], selected: Mapping[str, Selected] | None = None) -> str:
     """A line for each neighbour, with unabridged ids and class names."""
-    head = ["run", "epoch", "split", "layer", "pool", "reduction", "similarity"]
+    head = ["run", "epoch", "split", "layer", "pool", "post_processing", "similarity"]
     rows: list[list[object]] = []
     rows.append([*head, "query", "query_class", "place", "item", "item_class", "value", "right", "note"])
     for nearest, label in zip(neighbours, label_layers(neighbours, selected or {}), strict=True):

@@ -24,9 +24,9 @@ from layerprobe.values.views import (
     Histogram,
     OverTrainings,
     PlaneFeatures,
+    PostProcessings,
     Projection,
     QueryNeighbours,
-    Reductions,
     Selected,
 )
 
@@ -45,7 +45,8 @@ Indistinguishable = Callable[[Sequence[Score], str], Collection[RankedLayer] | N
 class PlotSource(Protocol):
     """The values of some runs, from their files or measured in Python.
 
-    In scores, losses, learnt parameters, recalls by gallery size and reductions, trainings of one experiment are one
+    In scores, losses, learnt parameters, recalls by gallery size and post-processing, trainings of one experiment are
+    one
     run: their mean.
     """
 
@@ -71,11 +72,11 @@ class PlotSource(Protocol):
     def gallery_sizes(self, options: PlotOptions) -> Sequence[Curve]:
         """Recall@1 by number of items searched, those of a run one after another."""
 
-    def reductions(self, options: PlotOptions) -> Sequence[Reductions]:
+    def post_processings(self, options: PlotOptions) -> Sequence[PostProcessings]:
         """Recall@1 at equal dimensions."""
 
-    def best_of_sizes(self, options: PlotOptions) -> Sequence[Reductions]:
-        """Recall@1 of the best layers and reductions in at most so many bytes, by type of number."""
+    def best_of_sizes(self, options: PlotOptions) -> Sequence[PostProcessings]:
+        """Recall@1 of the best layers and post-processing in at most so many bytes, by type of number."""
 
     def over_key(self, options: PlotOptions) -> OverTrainings:
         """A metric, or the training loss, over a key of the recipe."""

@@ -86,7 +86,7 @@ def star_look(selected: Selected) -> dict[str, object]:
 
 
 def selected_text(selected: Selected, epoch: int | None) -> str:
-    """`selected: pool5.2, half-whitened to 128`, and its epoch where the figure shows another one.
+    """`selected: pool5.2, partially whitened to 128`, and its epoch where the figure shows another one.
 
     Args:
         epoch: that the figure shows.
@@ -144,7 +144,7 @@ class LayerLabel:
     """A layer of a run as a figure names it.
 
     Args:
-        name: the layer's, or `selected: pool5.2, half-whitened to 128`.
+        name: the layer's, or `selected: pool5.2, partially whitened to 128`.
         selected: None for a layer that is not the selected candidate.
     """
 

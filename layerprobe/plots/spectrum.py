@@ -129,11 +129,11 @@ def _text(name: str, splits: BySplit) -> str:
 
 def spectra_csv(curves: Sequence[Curve]) -> str:
     """A line for each dimension of each layer and split, with the effective rank of the layer."""
-    head = ["run", "epoch", "split", "layer", "pool", "reduction"]
+    head = ["run", "epoch", "split", "layer", "pool", "post_processing"]
     rows: list[list[object]] = [[*head, "dimension", "share", "effective-rank", "n", "note"]]
     for curve in curves:
         layer, rank = curve.ranked.layer, effective_rank(curve)
-        key = [curve.run, curve.epoch, curve.split, layer.layer, layer.pool, curve.ranked.reduction]
+        key = [curve.run, curve.epoch, curve.split, layer.layer, layer.pool, curve.ranked.post_processing]
         end = [rank, curve.n, note_text(curve.notes)]
         rows += [[*key, dim, value, *end] for dim, value in zip(curve.places, curve.values, strict=True)]
     return csv_text(rows)

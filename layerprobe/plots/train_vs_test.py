@@ -33,7 +33,7 @@ from layerprobe.plots.drawn_scores import (
     ranked_of,
     scores_in,
     scores_of_metric,
-    select_unreduced,
+    select_raw,
 )
 from layerprobe.plots.placing import Samples
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
@@ -69,15 +69,15 @@ def draw(
     """Draw a path of points for each layer, hollow at epoch 0 and large at the last epoch: a panel for each run.
 
     A few layers are in colour, the others pale and named where there is room. The bars through the points of the last
-    epoch are their intervals. Several runs with at most six paths in all share a panel. Reduced layers are drawn only
-    if requested, or if the run has no unreduced one.
+    epoch are their intervals. Several runs with at most six paths in all share a panel. Post-processed layers are drawn
+    only if requested, or if the run has no raw one.
 
     Args:
         data: run -> the data its scores were measured on; chance levels on which the runs agree are drawn.
         layers: those in colour; None for those of `default_layers`.
         embeddings: run -> its embedding layer, where that is known.
     """
-    metric_scores = [x for x in scores_of_metric(select_unreduced(scores, layers)) if x.split in GAP_SPLITS]
+    metric_scores = [x for x in scores_of_metric(select_raw(scores, layers)) if x.split in GAP_SPLITS]
     if not metric_scores:
         metric, fix = scores[0].metric, f"Run layerprobe probe --splits {','.join(GAP_SPLITS)}"
         raise DataError(f"no layer has {metric} on train or test", fix=fix)
@@ -326,7 +326,7 @@ def table(
     data: Mapping[str, DataFacts] | None = None,
 ) -> str:
     """The points of all paths, as `layers_by_epoch_csv` has them."""
-    drawn_scores = select_unreduced(scores, layers)
+    drawn_scores = select_raw(scores, layers)
     runs = group_by_run(scores_of_metric(drawn_scores))
     bright = default_layers(runs, embeddings or {}, data or {}) if layers is None else layers
     panels = _panels(runs, bright)

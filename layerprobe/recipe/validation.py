@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import ValidationError, create_model
 
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.registry import DATASETS, LOSSES, METRICS, NETWORKS, is_source, load, load_apart
 from layerprobe.system.errors import LayerprobeError, near_miss
 from layerprobe.values.sections import (
@@ -283,11 +283,11 @@ def probe_problems(probe: Probe) -> list[Problem]:
         for name in probe.metrics
         if name not in METRICS and not re.fullmatch(r"R@[1-9][0-9]*", name)
     ]
-    for name in probe.reduce:
+    for name in probe.post:
         try:
             parse_chain(name)
         except LayerprobeError as error:
-            problems.append(Problem("probe", str(error).rstrip("."), ("reduce",)))
+            problems.append(Problem("probe", str(error).rstrip("."), ("post",)))
     return problems
 
 

@@ -130,7 +130,7 @@ window.layerprobe.map = () => {
       return one && `${metric} on ${P.called(run, split)} = ${text.full(one.value) || "no valid number"}${one.low === null ? "" : `, interval ${text.full(one.low)} to ${text.full(one.high)}`}`;
     }).filter(Boolean);
     return [`${layer.label}: ${gap === null ? "no gap" : `gap ${text.gap(gap, metric)}`}`, ...each,
-      `${layer.layer}, pool ${layer.pool}, reduction ${layer.reduction}, ${layer.similarity}`, `${run.name}, ${P.when(run, run.epochs[e])}`];
+      `${layer.layer}, pool ${layer.pool}, post-processing ${layer.post_processing}, ${layer.similarity}`, `${run.name}, ${P.when(run, run.epochs[e])}`];
   };
 
   const keys = (event, run, rows, metric) => {

@@ -20,7 +20,7 @@ from layerprobe.values.intervals import Interval, IntervalKind, ShownKind
 from layerprobe.values.layers import RankedLayer, layer_names
 from layerprobe.values.scores import SPLITS, Score, is_fraction, note_text
 
-SCHEMA = 1
+SCHEMA = 2
 _BANDS = "intervals"  # their name in the line that says why there are none
 _STARTS = {b"\xff\xd8": "jpeg", b"\x89P": "png"}  # first bytes of a picture's file -> its kind
 
@@ -84,7 +84,7 @@ def _run(run: RunPage, kinds: Mapping[str, ShownKind]) -> dict[str, Any]:
         "layers": [
             {"label": visible(label)}
             | {"layer": visible(x.layer.layer), "pool": x.layer.pool}
-            | {"reduction": x.reduction, "similarity": x.similarity}
+            | {"post_processing": x.post_processing, "similarity": x.similarity}
             for label, x in zip(layer_names(run.layers), run.layers, strict=True)
         ],
         "few": list(run.few),

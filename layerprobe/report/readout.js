@@ -16,7 +16,7 @@ Object.assign(window.layerprobe, (() => {
       value === null ? `no ${metric}` : `${text.shown(value, metric)}${text.unit(metric)}`,
       `${metric} on ${window.layerprobe.called(run, split)} = ${text.full(value) || "no valid number"}`,
       low === null ? null : `interval ${text.full(low)} to ${text.full(high)}`,
-      `${own.layer}, pool ${own.pool}, reduction ${own.reduction}, ${own.similarity}`,
+      `${own.layer}, pool ${own.pool}, post-processing ${own.post_processing}, ${own.similarity}`,
       `${run.name}, ${when(run, run.epochs[epoch])}`,
       remark || null,
     ].filter((line) => line !== null);
@@ -41,7 +41,7 @@ Object.assign(window.layerprobe, (() => {
   addEventListener("scroll", hide, { passive: true });
 
   // A layer's colour follows its depth in the network of the first run that has it; the embedding layer has one of its
-  // own. Further pools and reductions of a layer have its colour and a broken line.
+  // own. Further pools and post-processing of a layer have its colour and a broken line.
   const layersOf = new Map();
   for (const run of data.runs) for (const layer of run.layers) if (!layersOf.has(layer.label)) layersOf.set(layer.label, layer);
   const depths = new Map();
@@ -50,7 +50,7 @@ Object.assign(window.layerprobe, (() => {
     names.forEach((name, i) => depths.has(name) || depths.set(name, names.length > 1 ? (100 * i) / (names.length - 1) : 100));
   }
   const embedded = new Set(data.runs.filter((run) => run.embedding !== null).map((run) => run.layers[run.embedding].layer));
-  const reduced = (label) => layersOf.get(label).reduction !== "none";
+  const postProcessed = (label) => layersOf.get(label).post_processing !== "none";
   const tint = (label) => {
     const name = layersOf.get(label).layer;
     return { class: embedded.has(name) ? "embedding" : "depth", style: `--at:${depths.get(name).toFixed(1)}%` };
@@ -103,7 +103,7 @@ Object.assign(window.layerprobe, (() => {
     measure.font = font;
     return measure.measureText(string).width;
   };
-  // A label of a layer shortened to a width: first its reduction at the end, then the layer's name at its beginning, so
+  // A label of a layer shortened to a width: first its post-processing at the end, then the layer's name at its beginning, so
   // that its pool stays.
   const short = (label, width, font) => {
     const fits = (text) => widthOf(text, font) <= width;
@@ -164,7 +164,7 @@ Object.assign(window.layerprobe, (() => {
   addEventListener("afterprint", medium(false));
 
   return {
-    readout: { lines, show, hide }, tint, dashes, reduced, ticks, limits, spread, widthOf, short, shownRuns,
+    readout: { lines, show, hide }, tint, dashes, postProcessed, ticks, limits, spread, widthOf, short, shownRuns,
     placeOf, columns, stepped, drawn, layersOf,
   };
 })());

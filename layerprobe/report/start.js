@@ -28,7 +28,7 @@
     follow();
   };
 
-  // A list of check boxes that unfolds, those of reductions in a list of their own; `sets` are names of buttons with what
+  // A list of check boxes that unfolds, those of post-processing in a list of their own; `sets` are names of buttons with what
   // they choose.
   const choice = (key, title, all, sets) => {
     const summary = html("summary", {}), list = html("div", { class: "choices" }), more = html("div", { class: "choices" });
@@ -49,7 +49,7 @@
     }
     const buttons = html("div", { class: "sets" }, ...sets.map(([name, values]) => html("button", { type: "button", onclick: () => state.set(key, values) }, name)));
     const menu = html("details", { class: "menu", id: `choose-${key}` }, summary, html("div", { class: "unfolded" }, buttons, list,
-      more.children.length ? html("details", {}, html("summary", {}, `reductions: ${more.children.length}`), more) : null));
+      more.children.length ? html("details", {}, html("summary", {}, `post-processing: ${more.children.length}`), more) : null));
     bar.append(menu);
     state.on(key, follow);
     follow();
@@ -65,8 +65,8 @@
 
   metric();
   epoch();
-  choice("layers", "Layers", P.labels.map((label) => ({ value: label, text: label, colours: P.tint(label), more: P.reduced(label) })), [["few", P.few], ["all layers", P.unreduced],
-    ...(P.unreduced.length < P.labels.length ? [["with reductions", P.labels]] : []), ["none", []]]);
+  choice("layers", "Layers", P.labels.map((label) => ({ value: label, text: label, colours: P.tint(label), more: P.postProcessed(label) })), [["few", P.few], ["all layers", P.raw],
+    ...(P.raw.length < P.labels.length ? [["with post-processing", P.labels]] : []), ["none", []]]);
   if (data.runs.length > 1) choice("runs", "Runs", data.runs.map((run, i) => ({ value: i, text: run.name })), [["all", data.runs.map((_, i) => i)]]);
 
   P.curves();

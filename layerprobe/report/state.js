@@ -3,7 +3,7 @@
 // The data of the page, its state, and numbers as text. Every script shares them as window.layerprobe.
 //
 // The keys of the state: `runs`, the places of the runs that are shown; `layers`, the labels of the layers that figures
-// and the table show, at first all but reductions; `epoch`, one of the epochs that a run has; `metric`; `layer`, the label of the layer that stands out.
+// and the table show, at first all but post-processing; `epoch`, one of the epochs that a run has; `metric`; `layer`, the label of the layer that stands out.
 // A value is kept when the page is read again, as it is while a training is watched.
 window.layerprobe = (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -23,14 +23,14 @@ window.layerprobe = (() => {
   const metrics = merged(data.runs.map((run) => run.metrics.map((metric) => metric.name)));
   const epochs = [...new Set(data.runs.flatMap((run) => run.epochs))].sort((a, b) => a - b);
   const few = labels.filter((label) => data.runs.some((run) => run.few.some((i) => run.layers[i].label === label)));
-  const unreduced = labels.filter((label) => data.runs.some((run) => run.layers.some((layer) => layer.label === label && layer.reduction === "none")));
+  const raw = labels.filter((label) => data.runs.some((run) => run.layers.some((layer) => layer.label === label && layer.post_processing === "none")));
   const embeddings = data.runs.filter((run) => run.embedding !== null).map((run) => run.layers[run.embedding].label);
 
   const selected = data.runs.filter((run) => run.selected !== null).map((run) => run.layers[run.selected].label);
 
   const starts = {
     runs: data.runs.map((_, i) => i),
-    layers: unreduced.length ? labels.filter((label) => unreduced.includes(label) || selected.includes(label)) : labels,
+    layers: raw.length ? labels.filter((label) => raw.includes(label) || selected.includes(label)) : labels,
     epoch: epochs[epochs.length - 1],
     metric: metrics.includes(data.metric) ? data.metric : metrics[0],
     layer: selected.length ? selected[0] : embeddings.length ? embeddings[0] : labels[labels.length - 1],
@@ -123,7 +123,7 @@ window.layerprobe = (() => {
   // What the intervals of a metric say; null where none are shown.
   const intervalOf = (metric) => data.runs.flatMap((run) => run.metrics).find((one) => one.name === metric)?.interval || null;
   const splits = (run, metric) => Object.keys(run.scores[metric] || {});
-  // A split's name in text, and where there is little room: train is `choosing classes` of a run that was not trained on it.
+  // A split's name in text, and where there is little room: train is `selection classes` of a run that was not trained on it.
   const called = (run, split) => run.names[split] || split;
   const brief = (run, split) => called(run, split).replace(/ classes$/, "");
   const eachBrief = (runs, split) => [...new Set(runs.map((run) => brief(run, split)))].join(" or ");
@@ -153,7 +153,7 @@ window.layerprobe = (() => {
   const when = (run, epoch) => run.weights || `epoch ${epoch}`;
 
   return {
-    data, state, frozen, when, text, labels, metrics, epochs, few, unreduced, inColour, chosenLayers, percent, epochPlace, cell, gap, intervalOf, splits, called, brief, eachBrief, resume,
+    data, state, frozen, when, text, labels, metrics, epochs, few, raw, inColour, chosenLayers, percent, epochPlace, cell, gap, intervalOf, splits, called, brief, eachBrief, resume,
     html: make(null), svg: make("http://www.w3.org/2000/svg"),
   };
 })();

@@ -61,17 +61,17 @@ window.layerprobe.table = () => {
       }
     }
     list.append(body);
-    const { layer, pool, reduction, similarity } = row.layer;
+    const { layer, pool, post_processing, similarity } = row.layer;
     return html("tr", { class: "details" }, html("td", { colspan: span },
-      html("p", {}, `${row.run.name}, ${P.when(row.run, row.run.epochs[row.e])}, layer ${layer}, pool ${pool}, reduction ${reduction}, similarity ${similarity}`), list));
+      html("p", {}, `${row.run.name}, ${P.when(row.run, row.run.epochs[row.e])}, layer ${layer}, pool ${pool}, post-processing ${post_processing}, similarity ${similarity}`), list));
   };
 
   P.drawn(["runs", "layers", "epoch", "metric", "filter", "sort"], () => {
     const metric = state.get("metric"), focused = document.activeElement && document.activeElement.id;
-    const all = rowsOf(metric), splits = ["train", "choosing", "validation", "test"].filter((split) => all.some((row) => row[split]));
+    const all = rowsOf(metric), splits = ["train", "selection", "validation", "test"].filter((split) => all.some((row) => row[split]));
     const rows = all.filter((row) => splits.some((split) => row[split])), columns = columnsOf(rows, splits);
     const words = (state.get("filter") || "").toLowerCase().split(/\s+/).filter(Boolean);
-    const name = (row) => [row.run.name, row.layer.label, row.layer.layer, row.layer.pool, row.layer.reduction, row.layer.similarity].join(" ").toLowerCase();
+    const name = (row) => [row.run.name, row.layer.label, row.layer.layer, row.layer.pool, row.layer.post_processing, row.layer.similarity].join(" ").toLowerCase();
     const found = rows.filter((row) => words.every((word) => name(row).includes(word)));
     const chosen = state.get("sort") || { key: many ? "run" : "layer", up: true };
     const best = new Map(splits.map((split) => [split, Math.max(...rows.map((row) => row[split]?.value ?? -Infinity))]));

@@ -12,6 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from layerprobe.hooks.hooks import hook_modules, parts_by_path, prepare_images
+from layerprobe.hooks.layouts import Layout, Unclear, structure, tensor_at, tensor_part
+from layerprobe.hooks.measuring import REFUSALS, measure_layers
 from layerprobe.nets.assembly import Head
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.checkpoint_files import FileWeights
@@ -21,9 +24,6 @@ from layerprobe.nets.net import Net
 from layerprobe.sources.hub import NO_OWN_SIZE, Foreign
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.system.memory import memory_faults_told
-from layerprobe.taps.hooks import hook_modules, parts_by_path, prepare_images
-from layerprobe.taps.layouts import Layout, Unclear, structure, tensor_at, tensor_part
-from layerprobe.taps.measuring import REFUSALS, measure_layers
 from layerprobe.values.layers import OUTPUT
 from layerprobe.values.network_input import ImageSize, height_width, images_text
 

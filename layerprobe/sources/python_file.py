@@ -335,7 +335,7 @@ def _own_input(name: str) -> OwnInput | None:
 
 
 def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Foreign:  # noqa: ARG001 - the file's own weights
-    from layerprobe.taps import find_classifier
+    from layerprobe.hooks import find_classifier
 
     module, own_input, files = _call_build(name)
     classifier = find_classifier(module, image_size or (own_input.size if own_input else NO_OWN_SIZE))

@@ -1,4 +1,4 @@
-"""The candidate to ship among many, and the selection bias of the best on test.
+"""The candidate to select among many, and the optimism of the best on test.
 
 The rule: among the candidates whose means are at most half of a paired standard error below the best one, the highest
 mean of a finer measure. Where few classes are chosen on, Recall@1 is saturated and many candidates are that near;

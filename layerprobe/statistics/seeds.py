@@ -4,8 +4,8 @@ With m the mean of S trainings, sd the standard deviation between them, and Vc t
 classes (units), whose effective number is K (Kish: U for U units of equal size),
 
 - the mean over trainings: m +- t sqrt(sd^2 / S + Vc);
-- one further training on these classes: m +- t_{S-1} sd sqrt(1 + 1/S);
-- one further training on as many other classes: m +- t sqrt((1 + 1/S) sd^2 + 2 Vc).
+- a new run on these classes: m +- t_{S-1} sd sqrt(1 + 1/S);
+- a new run on as many other classes: m +- t sqrt((1 + 1/S) sd^2 + 2 Vc).
 
 t has the degrees of freedom of Satterthwaite (1946) for a sum A + B, of which A has S - 1 and B has K - 1, at least 1:
 (A + B)^2 / (A^2 / (S - 1) + B^2 / (K - 1)). The last two are prediction intervals, and need three trainings. Classes
@@ -95,7 +95,7 @@ def mean_interval(values: FloatArray) -> Interval | None:
 
 
 def further_interval(values: FloatArray) -> Interval | None:
-    """The 95 % prediction interval of one further training, m +- t_{S-1} sd sqrt(1 + 1/S), as `mean_interval` has m.
+    """The 95 % prediction interval of a new run, m +- t_{S-1} sd sqrt(1 + 1/S), as `mean_interval` has m.
 
     Args:
         values: (S,) the value in each training.

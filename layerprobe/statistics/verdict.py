@@ -1,7 +1,7 @@
 """How sure the choice of a candidate is, and whether it is better than the embedding.
 
-Multiple comparisons with the best (Hsu, Multiple Comparisons, 1996, chapter 4): the mean that a candidate lacks to the
-best one is at most the largest upper end of one-sided simultaneous 95 % bands of the differences of all others to it.
+Multiple comparisons with the best (Hsu, Multiple Comparisons, 1996, chapter 4): a candidate's loss against the best one
+is at most the largest upper end of one-sided simultaneous 95 % bands of the differences of all others to it.
 
 Differences grow with the gallery. Where a choice is for a larger gallery than the one that was searched, the logit of
 the mean miss rate e is extrapolated along the logarithm of the number of classes, from a gallery with half of the
@@ -40,19 +40,19 @@ class Judged:
     """How sure a choice among C candidates is.
 
     Args:
-        verdict: clear: each paired 95 % interval of the chosen one's differences to the others lies above 0; settled:
-            `at_most` is at most `within`; else open.
-        at_most: what the chosen one lacks to the best in the gallery that the choice is for, with 95 % confidence, a
-            share; 0 if clear, None with fewer than 10 units.
-        equivalent: indices of the candidates, the chosen one among them, whose own `at_most` is at most `within`.
+        verdict: significant: each paired 95 % interval of the chosen one's differences to the others lies above 0;
+            conclusive: `max_loss` is at most `within`; else inconclusive.
+        max_loss: upper 95 % bound of the chosen one's loss against the best in the gallery that the choice is for, a
+            share; 0 if significant, None with fewer than 10 units.
+        equivalent: indices of the candidates, the chosen one among them, whose `max_loss` is at most `within`.
         runner_up: index of the best of the others; None for a single candidate.
         lead: of the chosen one over the runner-up.
-        units_needed: about how many units would settle it; None if it is settled, for `within` = 0, and where it is
+        units_needed: about how many units would make it conclusive; None if it is, for `within` = 0, and where it is
             more than 100 times the units.
     """
 
     verdict: Verdict
-    at_most: float | None
+    max_loss: float | None
     equivalent: tuple[int, ...] = ()
     runner_up: int | None = None
     lead: Gain | None = None
@@ -60,7 +60,7 @@ class Judged:
 
 
 def judge(cells: UnitSums, chosen: int, *, within: float, growth: float = 1.0, seed: int = 0) -> Judged:
-    """How sure it is that the chosen one of C candidates lacks at most `within` to the best.
+    """How sure it is that the chosen one of C candidates is lower than the best by at most `within`.
 
     Args:
         cells: of C candidates' means over the same queries, without NaN. Candidates that rank every query alike are
@@ -73,16 +73,16 @@ def judge(cells: UnitSums, chosen: int, *, within: float, growth: float = 1.0, s
     means = cells.means
     rivals = [other for other in range(len(means)) if other != chosen]
     if cells.units < FEWEST_UNITS:
-        return Judged("open", None)
+        return Judged("inconclusive", None)
     if not rivals:
-        return Judged("clear", 0.0, (chosen,))
+        return Judged("significant", 0.0, (chosen,))
     leads = gains(_against(cells, chosen, rivals, sign=-1), seed=seed)
     runner_up = max(range(len(rivals)), key=lambda index: means[rivals[index]])
-    clear = all(lead.low is not None and lead.low > EQUAL for lead in leads)
-    lacking = _against(cells, chosen, rivals)
-    ends = upper_ends(lacking, seed=seed)
-    at_most = 0.0 if clear else growth * max(0.0, float(ends.max()))
-    settled, allowed = at_most <= within + EQUAL, within / growth + EQUAL
+    significant = all(lead.low is not None and lead.low > EQUAL for lead in leads)
+    losses = _against(cells, chosen, rivals)
+    ends = upper_ends(losses, seed=seed)
+    max_loss = 0.0 if significant else growth * max(0.0, float(ends.max()))
+    conclusive, allowed = max_loss <= within + EQUAL, within / growth + EQUAL
     near = [other for other in rivals if means.max() - means[other] <= allowed]
     equivalent = []
     for other in near:
@@ -90,12 +90,12 @@ def judge(cells: UnitSums, chosen: int, *, within: float, growth: float = 1.0, s
         if upper_ends(against, seed=seed).max() <= allowed:
             equivalent.append(other)
     return Judged(
-        "clear" if clear else "settled" if settled else "open",
-        at_most,
-        tuple(sorted([*equivalent, *([chosen] if settled else [])])),
+        "significant" if significant else "conclusive" if conclusive else "inconclusive",
+        max_loss,
+        tuple(sorted([*equivalent, *([chosen] if conclusive else [])])),
         rivals[runner_up],
         leads[runner_up],
-        None if settled else _units_needed(cells.units, lacking.means, ends, within / growth),
+        None if conclusive else _units_needed(cells.units, losses.means, ends, within / growth),
     )
 
 
@@ -149,10 +149,10 @@ def gains(cells: UnitSums, *, seed: int = 0) -> list[Gain]:
 def _units_needed(units: int, means: FloatArray, ends: FloatArray, within: float) -> int | None:
     """The units at which the widest band would end at `within`, as its half-width falls with their square root."""
     beyond = ends > within + EQUAL
-    room = within - means[beyond]
-    if within <= 0 or not (room > 0).all():
+    margin = within - means[beyond]
+    if within <= 0 or not (margin > 0).all():
         return None
-    needed = units * float((((ends - means)[beyond] / room) ** 2).max())
+    needed = units * float((((ends - means)[beyond] / margin) ** 2).max())
     return None if needed > _MOST_TIMES * units else math.ceil(needed)
 
 
@@ -163,7 +163,7 @@ class Advised:
     Args:
         advice: either: the 95 % interval of all units lies within plus or minus `within`; else switch: that of a half
             lies above 0; keep: that of a half lies below 0; where neither half decides, that of all units does;
-            unknown: they do not decide either, or the halves contradict each other.
+            inconclusive: they do not decide either, or the halves contradict each other.
         gain: on the halves whose other half decided; on all units if no half decided.
         units: that the gain is measured on.
         decided_elsewhere: whether these units did not decide; true where nothing was decided.
@@ -188,21 +188,21 @@ def advise(cells: UnitSums, *, within: float, seed: int = 0) -> Advised:
     if of_all.low is not None and of_all.high is not None and -within <= of_all.low and of_all.high <= within:
         return Advised("either", of_all, len(there), decided_elsewhere=False)
     if len(there) < 2 * FEWEST_UNITS:
-        return Advised(_decision(of_all) or "unknown", of_all, len(there), decided_elsewhere=False)
+        return Advised(_decision(of_all) or "inconclusive", of_all, len(there), decided_elsewhere=False)
     halves = folds_of(there, count=2, seed=seed)
     decisions = [_decision(gains(cells[:, there[halves == half]], seed=seed)[0]) for half in (0, 1)]
     distinct = {decision for decision in decisions if decision is not None}
     if not distinct:
         decision = _decision(of_all)
-        return Advised(decision or "unknown", of_all, len(there), decided_elsewhere=decision is None)
+        return Advised(decision or "inconclusive", of_all, len(there), decided_elsewhere=decision is None)
     if len(distinct) > 1:
-        return Advised("unknown", of_all, len(there), decided_elsewhere=False)
+        return Advised("inconclusive", of_all, len(there), decided_elsewhere=False)
     reporting = there[np.isin(halves, [1 - half for half in (0, 1) if decisions[half] is not None])]
     return Advised(distinct.pop(), gains(cells[:, reporting], seed=seed)[0], len(reporting), decided_elsewhere=True)
 
 
 def _decision(gain: Gain) -> Advice | None:
     """Switch or keep, by an interval that leaves out 0; else None."""
-    if gain.low is None or gain.holds_zero:
+    if gain.low is None or gain.contains_zero:
         return None
     return "switch" if gain.low > 0 else "keep"

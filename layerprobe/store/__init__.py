@@ -1,4 +1,4 @@
-"""Feature and rank files, and those of other programs: the only room that knows HDF5.
+"""Feature and rank files, and those of other programs: the only package that knows HDF5.
 
 HDF5: feature files and rank files, their keys, groups, attributes and checksums; arrays of other programs.
 

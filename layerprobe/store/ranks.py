@@ -46,7 +46,14 @@ from layerprobe.values.retrieval import Ranks
 
 _COUNTS = ("closer", "closer_high", "tied_negatives", "tied_positives")
 _IDENTICAL = "identical"
-KEY = ("queries", "gallery", "search_sha256", "tie_window", "engine", "reduction")  # attributes, as `RankKey.facts`
+KEY = (
+    "queries",
+    "gallery",
+    "search_sha256",
+    "tie_window",
+    "engine",
+    "post_processing",
+)  # attributes, as `RankKey.facts`
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ class RankKey:
         search_sha256: hash of what decides which items each query may find: rows, labels, groups, lists of pairs, the
             rule for lone queries.
         tie_window: similarities that differ by at most this are tied.
-        reduction: the images that it was fitted on, and its seed; empty if nothing was fitted.
+        post_processing: the images that it was fitted on, and its seed; empty if nothing was fitted.
     """
 
     queries: FeatureKey
@@ -66,7 +73,7 @@ class RankKey:
     search_sha256: str
     tie_window: float
     engine: int = 0
-    reduction: str = ""
+    post_processing: str = ""
 
     def facts(self) -> dict[str, str | int]:
         """The key as attributes of an HDF5 group."""
@@ -76,7 +83,7 @@ class RankKey:
             "search_sha256": self.search_sha256,
             "tie_window": str(self.tie_window),
             "engine": self.engine,
-            "reduction": self.reduction,
+            "post_processing": self.post_processing,
         }
 
     def texts(self) -> dict[str, str]:
@@ -155,7 +162,7 @@ def write_ranks(
             for count in (*([] if entry.ranks is None else [len(entry.ranks)]), *map(len, entry.values.values())):
                 if count != len(rows.ids):
                     raise ValueError(f"{ranked.layer}: ranks of {count} queries, not {len(rows.ids)}")
-            group = file.create_group(f"{ranked.layer.stored}/{ranked.reduction}/{ranked.similarity}")
+            group = file.create_group(f"{ranked.layer.stored}/{ranked.post_processing}/{ranked.similarity}")
             set_attributes(group, {**entry.key.facts(), "invalid": entry.invalid})
             if entry.ranks is not None:
                 set_attributes(group, {"lone": entry.ranks.lone, "zero": entry.ranks.zeros})
@@ -287,10 +294,10 @@ def read_rank_file(path: Path) -> RankFile:
 def _ranked_groups(file: h5py.File) -> Iterator[tuple[RankedLayer, h5py.Group]]:
     """The groups of the ranked layers, three levels down; anything else in the file is skipped."""
     for layer, of_layer in _subgroups(file):
-        for reduction, of_reduction in _subgroups(of_layer):
-            for similarity, group in _subgroups(of_reduction):
+        for post_processing, of_post_processing in _subgroups(of_layer):
+            for similarity, group in _subgroups(of_post_processing):
                 with contextlib.suppress(ValueError):
-                    yield RankedLayer(LayerKey.parse(layer), reduction, similarity), group
+                    yield RankedLayer(LayerKey.parse(layer), post_processing, similarity), group
 
 
 def _subgroups(group: h5py.Group) -> Iterator[tuple[str, h5py.Group]]:
@@ -324,7 +331,7 @@ def _vector(file: h5py.File, location: str, count: int, kind: type[np.generic]) 
 def is_made_from(
     ranks: RankFile, features: FeatureHead, ranked: RankedLayer, role: Literal["queries", "gallery"] = "queries"
 ) -> bool:
-    """Whether a layer's ranks were made from the features of it that a feature file holds today."""
+    """Whether a layer's ranks were made from the features of it that a feature file contains now."""
     if ranked not in ranks.groups:
         return False
     with contextlib.suppress(ValueError):
@@ -334,7 +341,7 @@ def is_made_from(
 
 
 def is_fitted_on(ranks: RankFile, training: FeatureHead | None, ranked: RankedLayer) -> bool:
-    """Whether a layer was reduced by a map fitted on the stored features.
+    """Whether a layer was post-processed by a map fitted on the stored features.
 
     Args:
         training: None where there are none.
@@ -344,7 +351,7 @@ def is_fitted_on(ranks: RankFile, training: FeatureHead | None, ranked: RankedLa
     """
     if ranked not in ranks.groups:
         return False
-    recorded = ranks.groups[ranked].facts["reduction"]
+    recorded = ranks.groups[ranked].facts["post_processing"]
     if not recorded or recorded.startswith("seed "):
         return True
     if training is None:

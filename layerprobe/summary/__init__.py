@@ -3,6 +3,6 @@
 Recalls of all epochs -> gap, gain over epoch 0, post-processing, cells of each layer and epoch, best and last epoch,
 and their table.
 
-Types and words: `RunSummary`, `LayerSummary`, `LayerEpoch`, `PostProcessing`, `GapOnset`, `Level`, `SplitCells`,
-`ReducedSection`.
+Types and words: `RunSummary`, `LayerSummary`, `LayerEpoch`, `Processing`, `GapOnset`, `Level`, `SplitCells`,
+`PostProcessedSection`.
 """

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from layerprobe.statistics.bootstrap import RESAMPLES, between, indistinguishable_from_best
 from layerprobe.statistics.units import intervals
 from layerprobe.summary.cells import Cells, Faults, LayerEpoch, SplitCells
-from layerprobe.summary.reduced import BestPostProcessing, ReducedSection
+from layerprobe.summary.post_processed import BestProcessing, PostProcessedSection
 from layerprobe.values.best import Agreement, best_layer
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Difference, Interval, IntervalKind
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer
 from layerprobe.values.scores import SEEN, UNSEEN
 
 
@@ -77,8 +77,8 @@ class RunSummary:
         units: split -> number of resampled units.
         indistinguishable: the layers not significantly different from the best of `main` at the end, on its split; None
             if unknown.
-        sections: the layers after reductions.
-        processed: each layer after its best post-processing; None where no reduction is measured.
+        sections: the layers after post-processing.
+        processed: each layer after its best post-processing; None where no post-processing is measured.
         label_free: rank correlations of label-free metrics with recall, at the last epoch with any.
         gap_metric: the metric whose gaps they are: `R@1(G=200)` where a gallery is thinned to the other's size.
     """
@@ -90,21 +90,21 @@ class RunSummary:
     layers: tuple[LayerSummary, ...]
     indistinguishable: tuple[RankedLayer, ...] | None = None
     notes: tuple[str, ...] = ()
-    sections: tuple[ReducedSection, ...] = ()
-    processed: BestPostProcessing | None = None
+    sections: tuple[PostProcessedSection, ...] = ()
+    processed: BestProcessing | None = None
     label_free: tuple[Agreement, ...] = ()
     metric: str = "R@1"
     gap_metric: str = "R@1"
 
     @property
     def main(self) -> tuple[LayerSummary, ...]:
-        """The unreduced layers; all layers if every one is reduced."""
-        return unreduced(self.layers)
+        """The raw layers; all layers if every one is post-processed."""
+        return raw_layers(self.layers)
 
 
-def unreduced(layers: Sequence[LayerSummary]) -> tuple[LayerSummary, ...]:
-    """The unreduced layers; all of them if every one is reduced."""
-    return tuple(layer for layer in layers if layer.ranked.reduction == NO_REDUCTION) or tuple(layers)
+def raw_layers(layers: Sequence[LayerSummary]) -> tuple[LayerSummary, ...]:
+    """The raw layers; all of them if every one is post-processed."""
+    return tuple(layer for layer in layers if layer.ranked.post_processing == NO_POST_PROCESSING) or tuple(layers)
 
 
 def layer_summaries(
@@ -157,7 +157,7 @@ def end_values(layers: Sequence[LayerSummary], data: DataFacts) -> dict[str, lis
     """The splits on which layers are chosen -> the layers' values at their ends."""
     return {
         split: [level.value if (level := layer.levels.get(split)) else None for layer in layers]
-        for split in data.chosen_on(layer.ranked.reduction for layer in layers)
+        for split in data.chosen_on(layer.ranked.post_processing for layer in layers)
     }
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import LayerSummary, Level, RunSummary, end_values
-from layerprobe.summary.reduced import ReducedSection
-from layerprobe.summary.reduced_table import (
+from layerprobe.summary.post_processed import PostProcessedSection
+from layerprobe.summary.post_processed_table import (
     ends_text,
     interval_values,
+    post_processed_table,
+    post_processed_values,
     processed_table,
     processed_values,
     ranked_values,
-    reduced_table,
-    reduced_values,
     share_text,
 )
 from layerprobe.system.wording import first_named
@@ -41,10 +41,10 @@ class _Column:
 
 
 def summary_tables(summary: RunSummary) -> list[TextTable]:
-    """The unreduced layers, those of each equal dimension or other reductions, and the best post-processing."""
+    """The raw layers, those of each equal dimension or other kinds of post-processing, and the best post-processing."""
     tables = [summary_table(replace(summary, layers=summary.main))]
     for section in summary.sections:
-        table = reduced_table(summary, section)
+        table = post_processed_table(summary, section)
         tables.append(replace(table, notes=(*table.notes, *_fault_lines_after(summary, section))))
     processed = summary.processed
     if processed and processed.layers:
@@ -104,7 +104,7 @@ def summary_values(summary: RunSummary) -> dict[str, Any]:
         if summary.indistinguishable is None
         else list(map(ranked_values, summary.indistinguishable)),
         "layers": [_layer_values(summary, layer) for layer in summary.layers],
-        "reduced": [reduced_values(section) for section in summary.sections],
+        "post_processed": [post_processed_values(section) for section in summary.sections],
         "post_processing": None if summary.processed is None else processed_values(summary.processed),
         "label_free": summary.label_free,
         "notes": list(summary.notes),
@@ -228,18 +228,20 @@ def _caveat_texts(layer: LayerSummary, split: str) -> list[str]:
     return texts
 
 
-def _fault_lines_after(summary: RunSummary, section: ReducedSection) -> list[str]:
-    """A line for the layers with the same fault after a reduction of a section."""
-    processings = {(processing.reduction, processing.similarity) for processing in section.reduced}
-    rows = [layer for layer in summary.layers if (layer.ranked.reduction, layer.ranked.similarity) in processings]
+def _fault_lines_after(summary: RunSummary, section: PostProcessedSection) -> list[str]:
+    """A line for the layers with the same fault after post-processing of a section."""
+    processings = {(processing.post_processing, processing.similarity) for processing in section.post_processed}
+    rows = [layer for layer in summary.layers if (layer.ranked.post_processing, layer.ranked.similarity) in processings]
     layers_by_fault: dict[tuple[str, str, str], list[str]] = {}
     for split in summary.data.splits:
         for layer in rows:
             for text in _fault_texts(replace(layer.faults.get(split, Faults()), zeros=0, lone=0)):
-                layers_by_fault.setdefault((split, layer.ranked.reduction, text), []).append(str(layer.ranked.layer))
+                layers_by_fault.setdefault((split, layer.ranked.post_processing, text), []).append(
+                    str(layer.ranked.layer)
+                )
     return [
-        f"{split_text(split, [summary.data])}, {first_named(names)} after {reduction}: {text}"
-        for (split, reduction, text), names in layers_by_fault.items()
+        f"{split_text(split, [summary.data])}, {first_named(names)} after {post_processing}: {text}"
+        for (split, post_processing, text), names in layers_by_fault.items()
     ]
 
 

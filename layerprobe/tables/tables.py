@@ -17,7 +17,7 @@ from layerprobe.values.facts import (
     split_text,
 )
 from layerprobe.values.intervals import ShownKind
-from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, layer_names
+from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey, RankedLayer, layer_names
 from layerprobe.values.scores import SPLITS, Score, is_fraction, is_recall, note_text
 
 _ABSENT = "-"
@@ -84,7 +84,7 @@ def layer_table(  # noqa: PLR0913 - the scores, and all that the lines below the
     headers = [f"{split_header(split, [data])}\n{metric}" for split in splits] + ["gap"] * has_gap
     headers += [f"test\n{name}" for name in further]
 
-    chosen_on = data.chosen_on(row.reduction for row in rows)
+    chosen_on = data.chosen_on(row.post_processing for row in rows)
     values = {split: [_value(cells.get((row, split, metric))) for row in rows] for split in chosen_on}
     best = best_layer(values)
     names = layer_names(rows)
@@ -128,35 +128,35 @@ def overview_table(
     indistinguishable: Collection[RankedLayer] | None = None,
     embedding: RankedLayer | None = None,
 ) -> TextTable:
-    """The table with which `probe` ends: a row for each unreduced layer, with the metric on every split.
+    """The table with which `probe` ends: a row for each raw layer, with the metric on every split.
 
     The first two further metrics have columns on test. At most five lines below it: the best layer, how the embedding
-    compares with it, the best layer after each reduction, what is assumed of weights, and the first of the notes.
+    compares with it, the best layer after each post-processing, what is assumed of weights, and the first of the notes.
 
     Args:
-        scores: of one run at its last epoch, and of epoch 0 where test before training is to be shown; reduced layers
-            are rows if there are no others.
+        scores: of one run at its last epoch, and of epoch 0 where test before training is to be shown; post-processed
+            layers are rows if there are no others.
         indistinguishable: the layers not significantly different from the best on its split; None if unknown.
         embedding: None if unknown.
     """
     last_epoch = max(score.epoch for score in scores)
     epoch_scores = [score for score in scores if score.epoch == last_epoch]
-    unreduced = [score for score in epoch_scores if score.ranked.reduction == NO_REDUCTION] or epoch_scores
+    raw = [score for score in epoch_scores if score.ranked.post_processing == NO_POST_PROCESSING] or epoch_scores
     before = {s.ranked: s for s in scores if (s.epoch, s.split, s.metric) == (0, "test", metric) and last_epoch > 0}
-    cells = {(score.ranked, score.split): score for score in unreduced if score.metric == metric}
-    rows = list(dict.fromkeys(score.ranked for score in unreduced))
+    cells = {(score.ranked, score.split): score for score in raw if score.metric == metric}
+    rows = list(dict.fromkeys(score.ranked for score in raw))
     names = dict(zip(rows, layer_names(rows), strict=True))
-    splits = [split for split in SPLITS if any(score.split == split for score in unreduced)]
+    splits = [split for split in SPLITS if any(score.split == split for score in raw)]
     compared = [[cells.get((row, split)) for row in rows] for split in splits]
     values = {split: list(map(_value, column)) for split, column in zip(splits, compared, strict=True)}
-    chosen_on = data.chosen_on(row.reduction for row in rows)
+    chosen_on = data.chosen_on(row.post_processing for row in rows)
     best = best_layer({split: column for split, column in values.items() if split in chosen_on})
     kind = _kind([score for column in compared for score in column])
     best_row = rows[best.place] if best else None
     words = [", ".join(["best"] * (row == best_row) + ["embedding"] * (row == embedding)) for row in rows]
     start = [before.get(row) for row in rows]
-    further = list(dict.fromkeys(s.metric for s in unreduced if s.split == "test" and not is_recall(s.metric)))
-    measured = {(s.ranked, s.metric): s for s in unreduced if s.split == "test"}
+    further = list(dict.fromkeys(s.metric for s in raw if s.split == "test" and not is_recall(s.metric)))
+    measured = {(s.ranked, s.metric): s for s in raw if s.split == "test"}
     columns = [list(map(_percent, column)) for column in compared + [start] * bool(before)]
     columns += [[_number(measured.get((row, name))) for row in rows] for name in further[:_FURTHER]]
     headers = [f"{split_header(split, [data])}\n{metric}" for split in splits] + [f"test,\n{data.start}"] * bool(before)
@@ -164,7 +164,7 @@ def overview_table(
     worse = worse_text(
         list(names.values()), list(map(_value, start)), values.get("test", [None] * len(rows)), metric, data.start
     )
-    recalls = [score for score in unreduced if is_recall(score.metric)]
+    recalls = [score for score in raw if is_recall(score.metric)]
     notes = _notes(recalls, rows, kind, data, common_last=True)
     notes = [*([worse] if worse else []), *notes]
     notes += [f"--full also has {', '.join(further[_FURTHER:])}"] if further[_FURTHER:] else []
@@ -172,7 +172,7 @@ def overview_table(
         ("layer", *headers, ""),
         tuple(zip(names.values(), *columns, words, strict=True)),
         numbers=frozenset(range(1, len(headers) + 1)),
-        heading=(_title(unreduced[0], rows, f"{metric} in %", data), *fact_lines(data), *kind.lines(_BRACKETS)),
+        heading=(_title(raw[0], rows, f"{metric} in %", data), *fact_lines(data), *kind.lines(_BRACKETS)),
         notes=(
             *([_best_line(best, names, values, indistinguishable)] if best else []),
             *(
@@ -180,7 +180,7 @@ def overview_table(
                 if best and embedding in names
                 else []
             ),
-            *_reduced_line(epoch_scores, metric, embedding, best),
+            *_post_processed_line(epoch_scores, metric, embedding, best),
             *assumed_lines(data),
             *([f"{notes[0]}{_more(notes[1:], 'note')}"] if notes else []),
         ),
@@ -227,17 +227,19 @@ def _embedding_line(
     return f"{line}, {_share(value)} % on {chosen_on_text(best.split)}, {below}{sure}"
 
 
-def _reduced_line(scores: Sequence[Score], metric: str, embedding: RankedLayer | None, best: Best | None) -> list[str]:
-    """The best layer after each reduction, where unreduced layers are the rows."""
-    by_reduction: dict[str, dict[RankedLayer, float]] = {}
-    split = "validation" if best and best.split == "validation" else "test"  # reductions are fitted on train
+def _post_processed_line(
+    scores: Sequence[Score], metric: str, embedding: RankedLayer | None, best: Best | None
+) -> list[str]:
+    """The best layer after each post-processing, where raw layers are the rows."""
+    by_post_processing: dict[str, dict[RankedLayer, float]] = {}
+    split = "validation" if best and best.split == "validation" else "test"  # post-processing is fitted on train
     for score in scores:
         if (score.metric, score.split) == (metric, split) and score.value is not None:
-            by_reduction.setdefault(score.ranked.reduction, {})[score.ranked] = score.value
-    if best is None or by_reduction.pop(NO_REDUCTION, None) is None or not by_reduction:
+            by_post_processing.setdefault(score.ranked.post_processing, {})[score.ranked] = score.value
+    if best is None or by_post_processing.pop(NO_POST_PROCESSING, None) is None or not by_post_processing:
         return []
     parts = []
-    for reduction, layers in by_reduction.items():
+    for post_processing, layers in by_post_processing.items():
         best_layer_after = max(layers, key=layers.__getitem__)
         embedding_values = [value for row, value in layers.items() if embedding and row.layer == embedding.layer]
         beside = (
@@ -247,8 +249,10 @@ def _reduced_line(scores: Sequence[Score], metric: str, embedding: RankedLayer |
         )
         equals = list(layers.values()).count(layers[best_layer_after])
         tie_text = f", {tied_text(equals)}" if equals > 1 else ""
-        parts.append(f"{reduction}: {best_layer_after.layer}, {_share(layers[best_layer_after])} %{tie_text}{beside}")
-    return [f"best on {split} after {'; '.join(parts[:2])}{_more(parts[2:], 'reduction')}"]
+        parts.append(
+            f"{post_processing}: {best_layer_after.layer}, {_share(layers[best_layer_after])} %{tie_text}{beside}"
+        )
+    return [f"best on {split} after {'; '.join(parts[:2])}{_more(parts[2:], 'post_processing')}"]
 
 
 def _more(items: Sequence[str], noun: str) -> str:

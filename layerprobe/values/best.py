@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from layerprobe.system.wording import first_named
 from layerprobe.values.facts import DataFacts, chosen_on_text, split_text
-from layerprobe.values.layers import NO_REDUCTION
+from layerprobe.values.layers import NO_POST_PROCESSING
 from layerprobe.values.scores import Score, is_recall
 
 Values = Sequence[float | None]  # fractions of the layers; None without a value
@@ -125,7 +125,7 @@ class Agreement:
     metric: str
     epoch: int
     split: str
-    reduction: str
+    post_processing: str
     similarity: str
     recall: str
     layers: int
@@ -133,14 +133,14 @@ class Agreement:
 
 
 def agreements(scores: Sequence[Score]) -> tuple[Agreement, ...]:
-    """The correlation for each label-free metric, epoch, split, reduction and similarity of scores."""
+    """The correlation for each label-free metric, epoch, split, post-processing and similarity of scores."""
     recalls = [score.metric for score in scores if is_recall(score.metric)]
     recall = "R@1" if "R@1" in recalls else next(iter(recalls), "R@1")
     recall_values = {(s.epoch, s.split, s.ranked): s.value for s in scores if s.metric == recall}
     pairs: dict[tuple[str, int, str, str, str], list[tuple[float, float]]] = {}
     for score in scores:
         if score.metric in LABEL_FREE:
-            group = (score.metric, score.epoch, score.split, score.ranked.reduction, score.ranked.similarity)
+            group = (score.metric, score.epoch, score.split, score.ranked.post_processing, score.ranked.similarity)
             of_group = pairs.setdefault(group, [])
             value = recall_values.get((score.epoch, score.split, score.ranked))
             if score.value is not None and value is not None:
@@ -166,17 +166,17 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 
 def agreement_lines(correlations: Sequence[Agreement], data: Sequence[DataFacts] = ()) -> list[str]:
-    """A line for each metric, epoch, reduction and similarity, with its splits, and a definition.
+    """A line for each metric, epoch, post-processing and similarity, with its splits, and a definition.
 
     `two-nn at epoch 20: rank correlation with R@1 on train -0.60, on test 0.81, over 6 layers`
     """
     lines: dict[tuple[str, ...], list[Agreement]] = {}
     weights = data[0].weights if len(data) == 1 else ""
     for agreement in correlations:
-        reduced = f" of {agreement.reduction}" if agreement.reduction != NO_REDUCTION else ""
+        post_processed = f" of {agreement.post_processing}" if agreement.post_processing != NO_POST_PROCESSING else ""
         similarity = f", {agreement.similarity}" if len({other.similarity for other in correlations}) > 1 else ""
         network = f" of the {weights}" if weights else f" at epoch {agreement.epoch}"
-        subject = f"{agreement.metric}{reduced}{network}{similarity}"
+        subject = f"{agreement.metric}{post_processed}{network}{similarity}"
         enough = agreement.layers >= FEWEST_LAYERS
         over = f"over {agreement.layers} layers" if enough else f"of fewer than {FEWEST_LAYERS} layers"
         lines.setdefault((subject, agreement.recall, over), []).append(agreement)

@@ -1,4 +1,4 @@
-"""The result of `layerprobe choose`: the layer to ship, its uncertainty and its costs, as values and as text."""
+"""The result of `layerprobe choose`: the selected layer, its uncertainty and its costs, as values and as text."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from layerprobe.values.facts import chosen_on_text
 from layerprobe.values.intervals import FEWEST_UNITS
 from layerprobe.values.layers import (
     NO_POOL,
-    NO_REDUCTION,
+    NO_POST_PROCESSING,
     LayerKey,
     RankedLayer,
     spoken_name,
-    spoken_reduction,
+    spoken_post_processing,
     unlike_text,
 )
 from layerprobe.values.scores import Score, note_text
 
+SCHEMA = 4  # of its JSON
 FOLDS = 5  # of cross-fitting
 _SHOWN = 4  # candidates whose shares are printed
-Advice = Literal["switch", "keep", "either", "unknown"]
-Verdict = Literal["clear", "settled", "open"]
+Advice = Literal["switch", "keep", "either", "inconclusive"]
+Verdict = Literal["significant", "conclusive", "inconclusive"]
 Value = TypeVar("Value")
 Part = TypeVar("Part")
 
@@ -41,19 +42,19 @@ class SelectedLayer:
 
     layer: str
     pool: str
-    reduction: str
+    post_processing: str
     epoch: int | None
     dim: int
     bytes_per_image: int
 
     @property
     def ranked(self) -> RankedLayer:
-        """The layer with its reduction, by no similarity."""
-        return RankedLayer(LayerKey(self.layer, self.pool), self.reduction, "")
+        """The layer with its post-processing, by no similarity."""
+        return RankedLayer(LayerKey(self.layer, self.pool), self.post_processing, "")
 
     @property
     def name(self) -> str:
-        """The layer with its reduction: `pool5.2@max/l2+whiten:128:0.5+l2`."""
+        """The layer with its post-processing: `pool5.2@max/l2+whiten:128:0.5+l2`."""
         return str(self.ranked)
 
 
@@ -71,7 +72,7 @@ class TruncationSavings:
 
 @dataclass(frozen=True)
 class Gain:
-    """A difference on test of what is shipped and the embedding, paired by queries, as a share.
+    """The difference on test of what is selected and the embedding, paired by queries, as a share.
 
     Args:
         low: lower end of its 95 % interval over classes; None with fewer than 10 of these.
@@ -82,8 +83,8 @@ class Gain:
     high: float | None
 
     @property
-    def holds_zero(self) -> bool:
-        """Whether it has an interval, which holds 0."""
+    def contains_zero(self) -> bool:
+        """Whether it has an interval, and that contains 0."""
         return self.low is not None and self.high is not None and self.low <= 0 <= self.high
 
 
@@ -107,7 +108,7 @@ class LabelGain:
 
 
 @dataclass(frozen=True)
-class Price:
+class ImageCost:
     """What an image costs with a layer.
 
     Args:
@@ -121,14 +122,14 @@ class Price:
 
 @dataclass(frozen=True)
 class Embedding:
-    """What is used today: the embedding without a reduction, at the last measured epoch.
+    """The current embedding: the embedding without post-processing, at the last measured epoch.
 
     Args:
         test: its score on test.
         alike: the score on test of the embedding at the preferred epoch and post-processing; None if that is `test`, or
             is not measured.
         gain: of the preferred candidate over `alike`: the part of the gain that is the layer's; None likewise.
-        price: None if unknown.
+        cost: None if unknown.
         whole_gallery: its score in the gallery of all test classes, where all scores on test are within folds of these;
             else None: `test` is it.
     """
@@ -137,7 +138,7 @@ class Embedding:
     test: Score
     alike: Score | None = None
     gain: Gain | None = None
-    price: Price | None = None
+    cost: ImageCost | None = None
     whole_gallery: Score | None = None
 
 
@@ -147,13 +148,13 @@ class Certainty:
 
     Args:
         verdict: as of a `Choice`.
-        at_most: as of a `Choice`.
+        max_loss: as of a `Choice`.
         others: how many it is compared with: other layers, or other post-processings.
         lead: over the best of the others, on the classes that are chosen on; None without any.
     """
 
     verdict: Verdict
-    at_most: float | None
+    max_loss: float | None
     others: int
     lead: Gain | None
 
@@ -179,8 +180,8 @@ class Choice:
 
     Args:
         run: the run's name; the experiment's of several trainings; empty for features without a run.
-        ship: the selected layer: `preferred`, but the embedding where the advice is to keep it or unknown; where either
-            will do, the one of fewer bytes.
+        selected: `preferred`, but the embedding where the advice is to keep it or inconclusive; where either will do,
+            the one of fewer bytes.
         preferred: the candidate that the rule prefers.
         chosen: the score of the selected layer on the classes that are chosen on.
         test: the same on test classes; if cross-fitted, each fold by the choice on the other folds, so that it is of
@@ -193,15 +194,14 @@ class Choice:
         gain_classes: how many test classes the gain is measured on.
         gain_elsewhere: whether these did not decide: each half of the test classes is measured by the decision of the
             other. With fewer than 20, and where neither half decides but all do, they decided.
-        price: of the selected layer.
-        preferred_price: of the preferred candidate.
-        advice: switch from the embedding, keep it, either will do, or unknown: cannot be told from these classes.
-        verdict: clear: the preferred candidate is significantly better than each of the others; settled: `at_most` is
-            at most `within`; else open.
-        at_most: what the preferred candidate lacks to the best in a gallery of `gallery_classes`, with 95 % confidence,
-            in points, 0 to 100; None with fewer than 10 classes.
-        expected_loss: what choosing on as many other classes is expected to lose in that gallery, in points; None
-            likewise.
+        cost: of the selected layer.
+        preferred_cost: of the preferred candidate.
+        advice: switch from the embedding, keep it, either will do, or inconclusive on these classes.
+        verdict: significant: the preferred candidate is significantly better than each of the others; conclusive:
+            `max_loss` is at most `within`; else inconclusive.
+        max_loss: upper 95 % bound of the loss against the best candidate in a gallery of `gallery_classes`, in points,
+            0 to 100; None with fewer than 10 classes.
+        expected_loss: the expected loss in that gallery of a choice on as many other classes, in points; None likewise.
         layer: how sure the preferred layer is, over its own best post-processing.
         post_processing: how sure the post-processing of that layer is; None for a single one.
         labels: what the preferred candidate gains by the classes that its map is fitted with; None where its map takes
@@ -209,19 +209,19 @@ class Choice:
         runner_up: the best of the other candidates; None for a single one.
         lead: of the preferred candidate over it, on the classes that are chosen on.
         ties: how many other candidates have the same mean there.
-        equivalent: the candidates whose own `at_most` is at most `within`, the preferred one among them, the cheapest
+        equivalent: the candidates whose `max_loss` is at most `within`, the preferred one among them, the cheapest
             first.
         candidates: how many there are; those that rank every query alike count once.
         classes: that are chosen on.
         test_classes: None without test classes.
-        gallery_classes: of the gallery that `at_most` and `expected_loss` are for.
+        gallery_classes: of the gallery that `max_loss` and `expected_loss` are for.
         extrapolated: whether that is a larger one than the gallery that was searched.
-        classes_needed: about how many classes would settle it; None if it is settled, or would be more than 100 times
-            as many.
+        classes_needed: about how many classes would make it conclusive; None if it is, or if that would be more than
+            100 times as many.
         best_on_test: the candidate with the highest score on test, chosen there. None without test classes.
         regret: best_on_test - test, a share, at least 0; None without test classes, if cross-fitted, and where the
             selected embedding is not among the candidates.
-        optimism: selection bias of best_on_test: its score minus what the best on four folds of the test classes
+        optimism: optimism of best_on_test: its score minus what the best on four folds of the test classes
             reaches on the fifth. None without test classes, or with fewer than 10.
         shares: candidate -> share of the resamples of classes that choose it, the largest first; without those that are
             never chosen.
@@ -238,7 +238,7 @@ class Choice:
     """
 
     run: str
-    ship: SelectedLayer
+    selected: SelectedLayer
     preferred: SelectedLayer
     chosen: Score
     test: Score | None = None
@@ -248,11 +248,11 @@ class Choice:
     gain: Gain | None = None
     gain_classes: int | None = None
     gain_elsewhere: bool = False
-    price: Price
-    preferred_price: Price
-    advice: Advice = "unknown"
+    cost: ImageCost
+    preferred_cost: ImageCost
+    advice: Advice = "inconclusive"
     verdict: Verdict
-    at_most: float | None
+    max_loss: float | None
     expected_loss: float | None
     layer: Certainty
     post_processing: Certainty | None
@@ -282,9 +282,9 @@ class Choice:
     indexes: IndexCosts | None = None
 
     @property
-    def settled(self) -> bool:
-        """Whether the verdict is clear or settled."""
-        return self.verdict != "open"
+    def conclusive(self) -> bool:
+        """Whether the verdict is significant or conclusive."""
+        return self.verdict != "inconclusive"
 
     def is_over_budget(self, layer: SelectedLayer) -> bool:
         """Whether a layer takes more bytes an image than the budget."""
@@ -293,14 +293,14 @@ class Choice:
     def as_json(self) -> dict[str, Any]:
         """The fields, but for a number of each class, and the version of their form."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "test_values"}
-        return {"schema": 3, **values}
+        return {"schema": SCHEMA, **values}
 
     def __repr__(self) -> str:
         return "\n".join(choice_lines(self))
 
 
 def replace_parts(choice: Value, kind: type[Part], change: Callable[[Part], Part]) -> Value:
-    """A choice, or a part of one, with each of its scores, or each layer to ship, replaced.
+    """A choice, or a part of one, with each of its scores, or each selected layer, replaced.
 
     Args:
         kind: `Score` or `SelectedLayer`.
@@ -334,21 +334,21 @@ def choice_lines(choice: Choice, *, full: bool = False) -> list[str]:
 
 
 def advice_text(choice: Choice) -> str:
-    """`Switch? Yes, +7.5 points of R@1 [5.5, 9.6]: from output to blocks.5.0, half-whitened to 128 ...`."""
+    """`Switch? Yes, +7.5 points of R@1 [5.5, 9.6]: from output to blocks.5.0, partially whitened to 128 ...`."""
     embedding, gain, metric = choice.embedding, choice.gain, choice.chosen.metric
     new = _spoken(choice.preferred, None if embedding is None else embedding.layer)
     if embedding is None or gain is None:
-        return f"Selected: {new}. Whether to switch is unknown: {_why_unknown(choice)}."
+        return f"Selected: {new}. Switch? Inconclusive: {_why_unknown(choice)}."
     old = _spoken(embedding.layer, choice.preferred)
     if choice.preferred == embedding.layer:
         return f"Switch? No: {old}, the current embedding, is the preferred candidate."
     folded = " in fifths of the classes" * choice.within_folds
     points = f"{100 * gain.difference:+.1f} points of {metric}{folded}{_ends(gain)}"
     if choice.is_over_budget(embedding.layer):
-        size = f"{_count(choice.ship.bytes_per_image, 'byte', 'bytes')} an image ({choice.budget:,} at most)"
+        size = f"{_count(choice.selected.bytes_per_image, 'byte', 'bytes')} an image ({choice.budget:,} at most)"
         over = f"{old}, which takes {embedding.layer.bytes_per_image:,}"
         return f"Selected: {new}, {size}: {points} to {over} ({_measured(choice)})."
-    if choice.advice in ("switch", "keep") and gain.holds_zero and choice.test_classes is not None:
+    if choice.advice in ("switch", "keep") and gain.contains_zero and choice.test_classes is not None:
         deciding = choice.test_classes - (choice.gain_classes or 0)
         probably = f"Probably, from {old} to {new}" if choice.advice == "switch" else f"Probably not, keep {old}"
         return (
@@ -360,59 +360,62 @@ def advice_text(choice: Choice) -> str:
     if choice.advice == "keep":
         return f"Switch? No, keep {old}: {new} is worse, {points} ({_measured(choice)})."
     if choice.advice == "either":
-        selected_name = _spoken(choice.ship, embedding.layer if choice.ship == choice.preferred else choice.preferred)
-        size = f"{choice.ship.bytes_per_image:,} bytes an image"
+        selected_name = _spoken(
+            choice.selected, embedding.layer if choice.selected == choice.preferred else choice.preferred
+        )
+        size = f"{choice.selected.bytes_per_image:,} bytes an image"
         return f"Switch? Either will do: from {old} to {new} is {points}. Selected: {selected_name}, {size}."
     why_unclear = ""
-    if choice.at_most is None:
+    if choice.max_loss is None:
         why_unclear = f" {_units(choice)} are too few to choose on."
     elif not choice.gain_elsewhere and (choice.gain_classes or 0) >= 2 * FEWEST_UNITS:
         why_unclear = f" The halves of the test {choice.units} contradict each other."
     sure = "" if gain.low is None else " (95 %)"
-    return f"Switch? It cannot be told from these classes, so keep {old}: {new} is {points}{sure}.{why_unclear}"
+    return f"Switch? Inconclusive, so keep {old}: {new} is {points}{sure}.{why_unclear}"
 
 
 def verdict_text(choice: Choice) -> str:
-    """How sure the layer is, and its post-processing: `Which exactly? Layer pool3.3: clear, ...`."""
-    selected = choice.ship == choice.preferred
-    head = "Which exactly?"
-    if not selected:
-        role = f"The candidate for more {choice.units}" if choice.advice == "unknown" else "The preferred candidate"
-        head = f"{role}: {_spoken(choice.preferred)}."
-    if choice.at_most is None:
-        return f"{head} {_units(choice)} are too few to tell: it has the best mean only."
+    """How sure the layer is, and its post-processing: `Which layer exactly? pool3.3: significant, ...`."""
+    role = ""
+    if choice.selected != choice.preferred:
+        title = f"candidate for more {choice.units}" if choice.advice == "inconclusive" else "preferred candidate"
+        role = f"The {title} is {_spoken(choice.preferred)}. "
+    name = choice.preferred.layer
+    if choice.max_loss is None:
+        return f"{role}Which layer exactly? Inconclusive: {_units(choice)} are too few. {name} has the best mean only."
     if choice.candidates == 1:
-        return f"{head} It is the only candidate."
+        return f"{role}Which layer exactly? {name} is the only candidate."
     layer, post = choice.layer, choice.post_processing
-    sentences = [_certainty(f"Layer {choice.preferred.layer}", layer, "layer", choice.within)] if layer.others else []
+    sentences = []
+    if layer.others:
+        sentences.append(f"Which layer exactly? {name}: {_certainty(layer, 'layer', choice.within)}")
     if post is not None:
-        reduction = choice.preferred.reduction
-        done = "none" if reduction == NO_REDUCTION else spoken_reduction(reduction, dimensions=True)
-        if len(sentences) == 0:
-            done = f"{done} of {choice.preferred.layer}"
-        sentences.append(_certainty(f"Post-processing {done}", post, "one", choice.within))
+        of_layer = "" if layer.others else f" of {name}"
+        sentences.append(
+            f"Which post-processing{of_layer}? {_done(choice.preferred)}: {_certainty(post, 'one', choice.within)}"
+        )
     ties = f" {_count(choice.ties, 'other has', 'others have')} the same mean." if choice.ties else ""
-    return f"{head} {' '.join(sentences)}{ties}"
+    return f"{role}{' '.join(sentences)}{ties}"
 
 
 def certainty_text(choice: Choice) -> str:
-    """What was chosen on, and the loss to be expected in which gallery."""
-    chosen_on = chosen_on_text(choice.chosen.split).removesuffix(" classes")
-    among = f"{_count(choice.candidates, 'candidate', 'candidates')} on {choice.classes:,} {chosen_on} {choice.units}"
-    head = f"How sure: chosen among {among}"
-    if choice.at_most is None or choice.expected_loss is None or choice.candidates == 1:
-        return f"{head}."
+    """What was compared on which classes, and the loss to be expected in which gallery."""
+    split = chosen_on_text(choice.chosen.split).removesuffix(" classes")
+    candidates = _count(choice.candidates, "candidate", "candidates")
+    head = f"How sure: {candidates}, compared on {choice.classes:,} {split} {choice.units}."
+    if choice.max_loss is None or choice.expected_loss is None or choice.candidates == 1:
+        return head
     extrapolated = " (extrapolated)" if choice.extrapolated else ""
     text = (
-        f"{head}. In a gallery of {choice.gallery_classes:,} classes like these{extrapolated},"
-        f" {_spoken(choice.preferred)} is expected to lack {choice.expected_loss:.1f} points to the best candidate,"
-        f" at most {choice.at_most:.1f} (95 %)."
+        f"{head} Expected loss of {_spoken(choice.preferred)} against the best candidate, in a gallery of"
+        f" {choice.gallery_classes:,} classes{extrapolated}: {choice.expected_loss:.1f} points; upper 95 % bound"
+        f" {choice.max_loss:.1f}."
     )
     if choice.classes_needed is None:
         return text
     how = "hold more out, or use folds" if choice.chosen.split == "validation" else "label more"
     needed = rounded_classes(choice.classes_needed, choice.classes)
-    return f"{text} About {needed:,} {choice.units} would settle which exactly: {how}."
+    return f"{text} About {needed:,} {choice.units} would make it conclusive: {how}."
 
 
 def rounded_classes(needed: int, classes: int) -> int:
@@ -422,14 +425,14 @@ def rounded_classes(needed: int, classes: int) -> int:
     return nearest if nearest > classes else -(-needed // unit) * unit
 
 
-def _spoken(ship: SelectedLayer, other: SelectedLayer | None = None) -> str:
+def _spoken(selected: SelectedLayer, other: SelectedLayer | None = None) -> str:
     """A name for people, with pool and epoch where the other layer differs in nothing else that is said."""
-    name = spoken_name(ship.ranked)
+    name = spoken_name(selected.ranked)
     if other is None or name != spoken_name(other.ranked):
         return name
-    if ship.pool != other.pool:
-        return spoken_name(ship.ranked, pool=True)
-    return name if ship.epoch == other.epoch else f"{name} at epoch {ship.epoch}"
+    if selected.pool != other.pool:
+        return spoken_name(selected.ranked, pool=True)
+    return name if selected.epoch == other.epoch else f"{name} at epoch {selected.epoch}"
 
 
 def _measured(choice: Choice) -> str:
@@ -450,61 +453,65 @@ def _units(choice: Choice) -> str:
     return _count(choice.classes, "class" if choice.units == "classes" else "cluster", choice.units)
 
 
-def _certainty(name: str, certainty: Certainty, other: str, within: float) -> str:
-    if certainty.verdict == "clear":
+def _certainty(certainty: Certainty, other: str, within: float) -> str:
+    """`inconclusive, another layer may be better by up to 1.2 points (95 %).`."""
+    if certainty.verdict == "significant":
         rivals = "the other" if certainty.others == 1 else f"each of the {certainty.others} others"
-        return f"{name}: clear, better than {rivals}."
-    bound = f"{certainty.at_most:.1f} points (95 %)"
-    if certainty.verdict == "settled" and round(certainty.at_most or 0.0, 1) == 0:
-        return f"{name}: settled, no other {other} is better (95 %)."
-    if certainty.verdict == "settled":
-        return f"{name}: settled, no other {other} wins more than {bound}; up to {within:g} does not matter."
-    return f"{name}: open, another {other} may win up to {bound}."
+        return f"significant, better than {rivals}."
+    points = f"{certainty.max_loss:.1f} points (95 %)"
+    if certainty.verdict == "conclusive" and round(certainty.max_loss or 0.0, 1) == 0:
+        return f"conclusive, no other {other} is better (95 %)."
+    if certainty.verdict == "conclusive":
+        return f"conclusive, no other {other} is better by more than {points}; up to {within:g} does not matter."
+    return f"inconclusive, another {other} may be better by up to {points}."
 
 
 def choice_table(choice: Choice) -> list[list[str]]:
     """The current embedding, what is selected or the candidate, and their difference: a row each, under a head."""
     embedding, metric = choice.embedding, choice.chosen.metric
-    columns: list[tuple[str, SelectedLayer, Score | None, Price | None]]
+    columns: list[tuple[str, SelectedLayer, Score | None, ImageCost | None]]
     if embedding is None:
-        columns = [("selected", choice.ship, choice.test or choice.chosen, choice.price)]
+        columns = [("selected", choice.selected, choice.test or choice.chosen, choice.cost)]
     elif choice.preferred == embedding.layer:
-        columns = [("current, selected", choice.ship, choice.test, choice.price)]
+        columns = [("current, selected", choice.selected, choice.test, choice.cost)]
     else:
-        keeps_embedding = choice.ship == embedding.layer
+        keeps_embedding = choice.selected == embedding.layer
         columns = [
-            ("current, selected" if keeps_embedding else "current", embedding.layer, embedding.test, embedding.price),
+            ("current, selected" if keeps_embedding else "current", embedding.layer, embedding.test, embedding.cost),
             (
                 "candidate" if keeps_embedding else "selected",
                 choice.preferred,
                 choice.preferred_test,
-                choice.preferred_price,
+                choice.preferred_cost,
             ),
         ]
-    ships, tests = [ship for _, ship, _, _ in columns], [test for *_, test, _ in columns]
-    dims, sizes = [ship.dim for ship in ships], [ship.bytes_per_image for ship in ships]
-    pools, epochs = [ship.pool.replace(NO_POOL, "-") for ship in ships], [str(ship.epoch) for ship in ships]
-    price_shares = [None if price is None else price.share_of_multiply_adds for *_, price in columns]
-    shares = ["?" if share is None else _percent(share) for share in price_shares]
+    shown_layers, tests = [selected for _, selected, _, _ in columns], [test for *_, test, _ in columns]
+    dims, sizes = [selected.dim for selected in shown_layers], [selected.bytes_per_image for selected in shown_layers]
+    pools, epochs = (
+        [selected.pool.replace(NO_POOL, "-") for selected in shown_layers],
+        [str(selected.epoch) for selected in shown_layers],
+    )
+    cost_shares = [None if cost is None else cost.share_of_multiply_adds for *_, cost in columns]
+    shares = ["?" if share is None else _percent(share) for share in cost_shares]
     where = "on test" if choice.test is not None else f"on {chosen_on_text(choice.chosen.split)}"
     if choice.within_folds and any(tests):
         where = "in fifths"
     whole_gallery = None if embedding is None else embedding.whole_gallery
     rows = [
         ("", [title for title, *_ in columns], "difference"),
-        ("layer", [ship.layer for ship in ships], ""),
-        ("post-processing", [_done(ship) for ship in ships], ""),
+        ("layer", [selected.layer for selected in shown_layers], ""),
+        ("post-processing", [_done(selected) for selected in shown_layers], ""),
         *([("pool", pools, "")] if len(set(pools)) > 1 else []),
         *([("epoch", epochs, "")] if len(set(epochs)) > 1 else []),
         ("dimension", [f"{dim:,}" for dim in dims], f"{dims[-1] - dims[0]:+,}"),
         ("bytes an image", [f"{size:,}" for size in sizes], f"{sizes[-1] - sizes[0]:+,}"),
         (f"{metric} {where}, %", [score_text(test) for test in tests], _difference(choice, tests)),
         *(
-            [(f"{metric} in all, %", [score_text(whole_gallery), ""][: len(ships)], "")]
+            [(f"{metric} in all, %", [score_text(whole_gallery), ""][: len(shown_layers)], "")]
             if whole_gallery is not None
             else []
         ),
-        *([("multiply-adds", shares, "")] if any(share is not None for share in price_shares) else []),
+        *([("multiply-adds", shares, "")] if any(share is not None for share in cost_shares) else []),
     ]
     return [[name, *cells, *([difference] if len(columns) == 2 else [])] for name, cells, difference in rows]
 
@@ -525,8 +532,12 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(row).rstrip() for row in cells]
 
 
-def _done(ship: SelectedLayer) -> str:
-    return "none" if ship.reduction == NO_REDUCTION else spoken_reduction(ship.reduction, dimensions=True)
+def _done(selected: SelectedLayer) -> str:
+    return (
+        "none"
+        if selected.post_processing == NO_POST_PROCESSING
+        else spoken_post_processing(selected.post_processing, dimensions=True)
+    )
 
 
 def score_text(score: Score | None) -> str:
@@ -600,13 +611,13 @@ def _on_test(choice: Choice) -> list[str]:
     prefix = f"{best.run}#{best.epoch}:" if best.run else ""
     how = ", cross-fitted" if choice.chosen.split == "test" else ""
     regret = "" if choice.regret is None else f"; regret {_points(choice.regret)}"
-    optimism = "" if choice.optimism is None else f"; selection bias {_points(choice.optimism)}"
+    optimism = "" if choice.optimism is None else f"; optimism {_points(choice.optimism)}"
     looked = f"{prefix}{best.ranked}, {_value(best)}"
     return [*lines, f"on test{how}: {_value(test)}", f"best on test, chosen by looking: {looked}{regret}{optimism}"]
 
 
 def _resamples(choice: Choice) -> list[str]:
-    if choice.at_most is None:
+    if choice.max_loss is None:
         return []
     name_shares = [f"{name} {_percent(share)}" for name, share in list(choice.shares.items())[:_SHOWN]]
     unnamed = len(choice.shares) - _SHOWN

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from layerprobe.values.layers import NO_REDUCTION
+from layerprobe.values.layers import NO_POST_PROCESSING
 
 EPOCH_0 = "epoch 0"  # the start if that network is unknown
 START = "start"  # of a watched training, whether or not its weights come from elsewhere
 AS_GIVEN = "weights as given"  # of a model of `layerprobe.probe`
-CHOOSING = "choosing classes"  # train, where no network was trained on it
+SELECTION = "selection classes"  # train, where no network was trained on it
 # A note on values, those of a search within folds.
 WITHIN_FOLDS = (
-    "each fifth of the classes is searched in itself, with reductions fitted on the other four: easier than all at once"
+    "each fifth of the classes is searched in itself, with post-processing fitted on the other four:"
+    " easier than all at once"
 )
-PAIRS_WITHIN_FOLDS = "pairs within each fifth of the classes, with reductions fitted on the other four"
-_HEADERS = {"validation": "valid.", CHOOSING: "choosing"}
+PAIRS_WITHIN_FOLDS = "pairs within each fifth of the classes, with post-processing fitted on the other four"
+_HEADERS = {"validation": "valid.", SELECTION: "selection"}
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,12 @@ class DataFacts:
         """The same for a metric other than R@1, of which the chance level is not known."""
         return replace(self, splits={name: replace(split, chance=None) for name, split in self.splits.items()})
 
-    def chosen_on(self, reductions: Iterable[str]) -> tuple[str, ...]:
+    def chosen_on(self, post_processings: Iterable[str]) -> tuple[str, ...]:
         """The splits that may name the best layer, the preferred first.
 
-        Train is one where it is unseen, unless layers are reduced: reductions are fitted on it.
+        Train is one where it is unseen, unless layers are post-processed: post-processing is fitted on it.
         """
-        unseen = not self.seen and {*reductions} <= {NO_REDUCTION}
+        unseen = not self.seen and {*post_processings} <= {NO_POST_PROCESSING}
         return ("validation", "train", "test") if unseen else ("validation", "test")
 
     @property
@@ -125,7 +126,7 @@ def assumed_lines(facts: DataFacts) -> list[str]:
 
 
 def split_text(split: str, data: Iterable[DataFacts]) -> str:
-    """A split's name in text: `choosing classes` instead of train where none of the data's networks was trained on it.
+    """A split's name in text: `selection classes` instead of train where none of the data's networks was trained on it.
 
     Args:
         data: of all runs that the text is about; without any, the split's own name.
@@ -136,7 +137,7 @@ def split_text(split: str, data: Iterable[DataFacts]) -> str:
 
 def chosen_on_text(split: str) -> str:
     """The same of the split that a layer was chosen on, which is train only where the network has not seen it."""
-    return CHOOSING if split == "train" else split
+    return SELECTION if split == "train" else split
 
 
 def cross_fitted_text(test_classes: int, train_classes: int | None, *, sure: bool) -> str:
@@ -172,7 +173,7 @@ def assumed_text(weights: str, classes: Mapping[str, int | None]) -> str:
 
 
 def split_header(split: str, data: Iterable[DataFacts]) -> str:
-    """The same for a narrow column: `choosing`, `valid.`."""
+    """The same for a narrow column: `selection`, `valid.`."""
     text = split_text(split, data)
     return _HEADERS.get(text, text)
 

@@ -72,7 +72,7 @@ class OverSeeds:
         classes: the mean with its interval for these networks, on other classes.
         trainings: the mean over trainings, with its interval for other trainings and classes. Without an interval where
             `classes` has none, and for a single training.
-        same_classes: 95 % prediction interval for one further training on these test classes; None with fewer than
+        same_classes: 95 % prediction interval for a new run on these test classes; None with fewer than
             three trainings, and where all have the same mean.
         other_classes: the same on as many other test classes; None also where `classes` has no interval.
     """

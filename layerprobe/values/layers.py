@@ -1,7 +1,7 @@
 """LayerKey and RankedLayer, pools, and how layers are named, compared and selected.
 
-A name is `[RUN#epoch:]LAYER[@pool][/reduction][~similarity]`: printed with the pool except for a vector (`fc6`), and
-with run, epoch and similarity where rows differ in them. Input may omit unambiguous parts.
+A name is `[RUN#epoch:]LAYER[@pool][/post_processing][~similarity]`: printed with the pool except for a vector (`fc6`),
+and with run, epoch and similarity where rows differ in them. Input may omit unambiguous parts.
 
 Expressions, such as `blocks.5.0@avg/l2+whiten:128:0.5+l2`, stand only where they are typed.
 """
@@ -19,7 +19,7 @@ from layerprobe.system.errors import RecipeError, UnknownNameError
 if TYPE_CHECKING:
     from torch import Tensor
 
-Pool = Literal["max", "avg", "gem"]  # taps have grid:s, too, for any s
+Pool = Literal["max", "avg", "gem"]  # hooks have grid:s, too, for any s
 POOLS: tuple[Pool, ...] = get_args(Pool)
 TOKEN_POOLS = ("cls", "cls+avg")  # of tokens with a class token: it, and it followed by the mean of the patches
 NO_POOL = "none"  # of a vector
@@ -40,8 +40,8 @@ def gem(maps: Tensor) -> Tensor:
 
 
 SHARD_ROWS = 1_000_000  # images of a split above which its features lie in several files
-NO_REDUCTION = "none"
-_PREFIX = re.compile(r"\A[^/:@]*:")  # RUN#epoch: before a name; a colon inside a reduction follows its slash
+NO_POST_PROCESSING = "none"
+_PREFIX = re.compile(r"\A[^/:@]*:")  # RUN#epoch: before a name; a colon inside post-processing follows its slash
 OUTPUT = "output"  # the model's own output as a layer, unless a layer or module has this name
 
 # Similarities of vectors; packed bits are compared by hamming only.
@@ -117,24 +117,24 @@ def concatenated_layers(text: str, stored: Collection[LayerKey], layer_order: Se
 
 @dataclass(frozen=True, order=True)
 class RankedLayer:
-    """A layer with the reduction and similarity of its ranking: `pool5.3@max/l2+pca:64+l2`.
+    """A layer with the post-processing and similarity of its ranking: `pool5.3@max/l2+pca:64+l2`.
 
     Args:
-        reduction: none, or the chain of reductions.
+        post_processing: none, or the chain of post-processing steps.
         similarity: cosine, dot, euclidean or hamming.
     """
 
     layer: LayerKey
-    reduction: str
+    post_processing: str
     similarity: str
 
     def __str__(self) -> str:
-        return str(self.layer) + ("" if self.reduction == NO_REDUCTION else f"/{self.reduction}")
+        return str(self.layer) + ("" if self.post_processing == NO_POST_PROCESSING else f"/{self.post_processing}")
 
     def as_columns(self) -> dict[str, str]:
         """Column -> cell, in tables and JSON."""
         layer, pool = self.layer.layer, self.layer.pool
-        return {"layer": layer, "pool": pool, "reduction": self.reduction, "similarity": self.similarity}
+        return {"layer": layer, "pool": pool, "post_processing": self.post_processing, "similarity": self.similarity}
 
     @property
     def full_name(self) -> str:
@@ -160,22 +160,26 @@ def names_by_layer(rows: Iterable[RankedLayer]) -> dict[RankedLayer, str]:
 
 
 def matching_layers(text: str, layers: Iterable[RankedLayer]) -> list[RankedLayer]:
-    """The layers that `LAYER[@pool][/reduction][~similarity]` names, in the order of `layers`; each part may be a glob.
+    """The layers that `LAYER[@pool][/post-processing][~similarity]` names, in the order of `layers`.
 
-    Without `/reduction` a name means the unreduced layer, and all its reductions if that is not known; without a pool
-    or a similarity, all of them. `A+B` may name its layers in any order. A prefix `RUN#epoch:` is ignored.
+    Each part may be a glob.
+
+    Without `/post-processing` a name means the raw layer, and all its post-processing if that is not known; without a
+    pool or a similarity, all of them. `A+B` may name its layers in any order. A prefix `RUN#epoch:` is ignored.
     """
     layer_text, _, similarity = _PREFIX.sub("", text).partition("~")
     layers = [ranked for ranked in dict.fromkeys(layers) if fnmatch.fnmatchcase(ranked.similarity, similarity or "*")]
     # A layer that is not stored may have a slash in its own name.
     matches = [ranked for ranked in layers if _is_layer(ranked.layer, layer_text)]
     if matches:
-        return [ranked for ranked in matches if ranked.reduction == NO_REDUCTION] or matches
-    layer, _, reduction = layer_text.partition("/")
+        return [ranked for ranked in matches if ranked.post_processing == NO_POST_PROCESSING] or matches
+    layer, _, post_processing = layer_text.partition("/")
     return [
         ranked
         for ranked in layers
-        if _is_layer(ranked.layer, layer) and reduction and fnmatch.fnmatchcase(ranked.reduction, reduction)
+        if _is_layer(ranked.layer, layer)
+        and post_processing
+        and fnmatch.fnmatchcase(ranked.post_processing, post_processing)
     ]
 
 
@@ -191,10 +195,11 @@ def _is_layer(key: LayerKey, text: str) -> bool:
 
 
 def network_order(rankings: Iterable[RankedLayer], layer_order: Sequence[str]) -> list[RankedLayer]:
-    """The distinct rankings in execution order of their layers, then by pool, reduction and similarity.
+    """The distinct rankings in execution order of their layers, then by pool, post-processing and similarity.
 
-    The pools max, avg, gem, cls and cls+avg come first, in this order, and `none` before any reduction; further pools,
-    reductions and similarities are sorted by name, `pca:8` before `pca:64`. `A+B` follows the last of its layers.
+    The pools max, avg, gem, cls and cls+avg come first, in this order, and `none` before any post-processing; further
+    pools, post-processing and similarities are sorted by name, `pca:8` before `pca:64`. `A+B` follows the last of its
+    layers.
     """
     distinct = list(dict.fromkeys(rankings))
     recorded = set(layer_order)
@@ -208,8 +213,8 @@ def network_order(rankings: Iterable[RankedLayer], layer_order: Sequence[str]) -
             sorted((order[name] for name in members), reverse=True),
             [*POOLS, *TOKEN_POOLS, pool].index(pool),
             _natural(pool),
-            ranked.reduction != NO_REDUCTION,
-            _natural(ranked.reduction),
+            ranked.post_processing != NO_POST_PROCESSING,
+            _natural(ranked.post_processing),
             ranked.similarity,
         )
 
@@ -221,7 +226,7 @@ def _natural(text: str) -> list[str | int]:
 
 
 _ON_GALLERY = "@gallery"
-_POWERS = {"0": "PCA", "0.5": "half-whitened", "1": "whitened"}
+_POWERS = {"0": "PCA", "0.5": "partially whitened", "1": "whitened"}
 _WORDS = {
     "l2": "",
     "pca": "PCA",
@@ -233,20 +238,20 @@ _WORDS = {
 
 
 def spoken_name(ranked: RankedLayer, *, pool: bool = False) -> str:
-    """`blocks.5.0, half-whitened to 128`; `blocks.5.0` without post-processing.
+    """`blocks.5.0, partially whitened to 128`; `blocks.5.0` without post-processing.
 
     Args:
         pool: whether the pool is named: `blocks.5.0 (avg)`, but for vectors.
     """
     layer = ranked.layer
     name = f"{layer.layer} ({layer.pool})" if pool and layer.pool != NO_POOL else layer.layer
-    if ranked.reduction == NO_REDUCTION:
+    if ranked.post_processing == NO_POST_PROCESSING:
         return name
-    return f"{name}, {spoken_reduction(ranked.reduction, dimensions=True)}"
+    return f"{name}, {spoken_post_processing(ranked.post_processing, dimensions=True)}"
 
 
-def spoken_reduction(chain: str, *, dimensions: bool = False) -> str:
-    """`half-whitened`, or `half-whitened to 128`; the chain itself where nothing else says what it does."""
+def spoken_post_processing(chain: str, *, dimensions: bool = False) -> str:
+    """`partially whitened`, or `partially whitened to 128`; the chain itself where nothing else says what it does."""
     words = [word for step in chain.removesuffix(_ON_GALLERY).split("+") if (word := _word(step, dimensions))]
     return ", ".join(words + ["fitted on the gallery"] * chain.endswith(_ON_GALLERY)) or chain
 
@@ -272,8 +277,8 @@ def unlike_text(a: RankedLayer, b: RankedLayer, dims: tuple[int | None, int | No
         differences.append(f"pool ({pools[0]}, {pools[1]})")
     if None not in dims and dims[0] != dims[1]:
         differences.append(f"dimensions ({dims[0]:,}, {dims[1]:,})")
-    if a.reduction != b.reduction:
-        differences.append(f"post-processing ({a.reduction}, {b.reduction})")
+    if a.post_processing != b.post_processing:
+        differences.append(f"post-processing ({a.post_processing}, {b.post_processing})")
     if not differences:
         return ""
     before = f"{', '.join(differences[:-1])} and " if len(differences) > 1 else ""
@@ -285,7 +290,7 @@ def headline_layers(
 ) -> list[RankedLayer]:
     """The first layer, the middle one, the one before the embedding, the embedding, and the best on validation.
 
-    `A+B` is chosen only as the best. A layer with several pools, reductions or similarities is represented by the
+    `A+B` is chosen only as the best. A layer with several pools, post-processing or similarities is represented by the
     first of them, the embedding by itself.
 
     Args:

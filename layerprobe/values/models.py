@@ -19,7 +19,7 @@ class ChosenModel:
         name: as of `model_name`.
         layer: the preferred candidate.
         test: its score on test; if cross-fitted, each fold by the choice on the other folds.
-        embedding: the score on test of the embedding without a reduction; None if that is not known.
+        embedding: the score on test of the embedding without post-processing; None if that is not known.
         share_of_multiply_adds: of the network's, up to the layer; None if unknown.
         multiply_adds: of an image, up to the layer; None likewise.
         advice: whether to switch from the embedding.

@@ -197,7 +197,7 @@ class Matrix:
 
 
 COLUMNS = (
-    *("run", "experiment", "seed", "epoch", "split", "layer", "pool", "reduction", "similarity"),
+    *("run", "experiment", "seed", "epoch", "split", "layer", "pool", "post_processing", "similarity"),
     *("metric", "value", "low", "high", "interval", "n", "note"),
 )
 _NUMBERS = {"seed": int, "epoch": int, "n": int, "value": float, "low": float, "high": float}
@@ -340,7 +340,7 @@ def _score(row: Mapping[str, str | None], path: Path, line: int, fix: str) -> Sc
         if isinstance(values[column], float) and not math.isfinite(values[column]):
             raise _bad(path, line, f"{column} is {text}, expected a finite number or an empty cell", fix)
     ranked = RankedLayer(
-        LayerKey(values.pop("layer"), values.pop("pool")), values.pop("reduction"), values.pop("similarity")
+        LayerKey(values.pop("layer"), values.pop("pool")), values.pop("post_processing"), values.pop("similarity")
     )
     low, high, units, note = (values.pop(column) for column in ("low", "high", "interval", "note"))
     score = Score(
@@ -472,7 +472,7 @@ def _mean(name: str, runs: Sequence[Sequence[Score]]) -> list[Score]:
 
 def _kind(score: Score) -> tuple[str, str]:
     """The scores that a figure shows together."""
-    return score.metric, score.ranked.reduction
+    return score.metric, score.ranked.post_processing
 
 
 def _left_out(scores: Sequence[Score], shared: Set[_Cell]) -> list[str]:

@@ -207,7 +207,7 @@ class Probe(Section):
     layers: tuple[str, ...] = Field(("*",), min_length=1)
     pool: tuple[str, ...] | None = Field(None, min_length=1)  # None: the default of each layer
     similarity: VectorSimilarity = "cosine"
-    reduce: tuple[str, ...] = Field(("none",), min_length=1)
+    post: tuple[str, ...] = Field(("none",), min_length=1)
     k: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 2, 4, 8, 16, 32), min_length=1)
     metrics: tuple[str, ...] = ()
 

@@ -102,7 +102,7 @@ class MeasuredThresholds:
         parts = {
             "layer": ranked.layer.layer,
             "pool": ranked.layer.pool,
-            "reduction": ranked.reduction,
+            "post_processing": ranked.post_processing,
             "similarity": ranked.similarity,
         }
         return {"run": cells.pop("run"), "epoch": cells.pop("epoch"), **parts, **cells}

@@ -1,4 +1,4 @@
-"""The values of figures besides scores and matrices: histograms, curves, reductions and neighbours."""
+"""The values of figures besides scores and matrices: histograms, curves, post-processing and neighbours."""
 
 from __future__ import annotations
 
@@ -246,8 +246,8 @@ class Sized:
 
     Args:
         dim: numbers, or bits, of each image; None if unknown.
-        equal: whether its reduction gives every layer that many.
-        chosen: whether its reduction, possibly none, is the layer's best post-processing.
+        equal: whether its post-processing gives every layer that many.
+        chosen: whether its post-processing, possibly none, is the layer's best post-processing.
         number: the type of its numbers: float32, float16, int8 or bit; empty where that does not matter.
         size: of an image's vector in bytes; None likewise.
     """
@@ -272,12 +272,12 @@ class Sized:
 
 
 @dataclass(frozen=True)
-class Reductions:
-    """The layers of a run, unreduced and reduced.
+class PostProcessings:
+    """The layers of a run, raw and post-processed.
 
     Args:
         epoch: of all values; 0 = before any step.
-        values: in the order of layers in the network, then of reductions, `none` first.
+        values: in the order of layers in the network, then of post-processing, `none` first.
         chosen_on: the split on which the best post-processing of each layer was chosen; None if unknown.
     """
 
@@ -289,9 +289,9 @@ class Reductions:
     notes: tuple[str, ...] = ()
 
 
-def equal_dimensions(reductions: Iterable[Reductions]) -> list[int]:
+def equal_dimensions(post_processings: Iterable[PostProcessings]) -> list[int]:
     """The equal dimensions of the layers, ascending."""
-    return sorted({sized.dim or 0 for of_run in reductions for sized in of_run.values if sized.equal})
+    return sorted({sized.dim or 0 for of_run in post_processings for sized in of_run.values if sized.equal})
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ class Selected:
     """The selected candidate of the choice that a run keeps.
 
     Args:
-        name: for people, such as `pool5.2, half-whitened to 128`.
+        name: for people, such as `pool5.2, partially whitened to 128`.
         score: of it, on test where there are test classes, else on those that it was chosen on.
         dim: numbers, or bits, of an image's vector.
         within_folds: whether the score is of fifths of the classes, each searched in itself; else of the whole gallery.

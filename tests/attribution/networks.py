@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from layerprobe.attribution.explaining import explain
 from layerprobe.attribution.maps import ScoredLayer
-from layerprobe.taps import Measured, find_layers
+from layerprobe.hooks import Measured, find_layers
 from layerprobe.values.explanations import Explanation
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer
 from layerprobe.workflow.python.user_model import measure_network, net_of
 
 SIZE = 16
@@ -26,7 +26,7 @@ def measured_of(module: nn.Module, size: int = SIZE) -> Measured:
 
 def scored(name: str, network: Measured, similarity: str = "cosine") -> ScoredLayer:
     (layer,) = find_layers([name], network)
-    return ScoredLayer(layer, RankedLayer(layer.key, NO_REDUCTION, similarity))
+    return ScoredLayer(layer, RankedLayer(layer.key, NO_POST_PROCESSING, similarity))
 
 
 def explained(

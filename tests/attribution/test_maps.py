@@ -8,10 +8,10 @@ from torch import Tensor, nn
 import layerprobe
 from layerprobe.attribution.explaining import explain
 from layerprobe.attribution.maps import MOST, integrated_gradients, maps_before, similarities
-from layerprobe.taps import find_layers
+from layerprobe.hooks import find_layers
 from layerprobe.values.layers import VECTOR_SIMILARITIES, VectorSimilarity
 from tests.attribution.networks import convolutional, explained, image, measured_of, scored
-from tests.taps.models import timm_swin, timm_vit
+from tests.hooks.models import timm_swin, timm_vit
 
 
 @pytest.mark.parametrize("similarity", VECTOR_SIMILARITIES)

@@ -12,7 +12,7 @@ from benchmarks.findings import (
     Recalls,
     Trainings,
     at_equal_dimension,
-    best_reduction,
+    best_post_processing,
     between,
     by_epoch,
     by_layer,
@@ -41,7 +41,7 @@ def training(shift: float) -> Recalls:
 
 
 def test_post_processing_is_chosen_on_validation() -> None:
-    assert [best_reduction(training(0), POOL, epoch) for epoch in (0, 4)] == ["none", WHITE]
+    assert [best_post_processing(training(0), POOL, epoch) for epoch in (0, 4)] == ["none", WHITE]
 
 
 def test_a_mean_has_the_interval_of_the_mean_and_of_a_further_training() -> None:
@@ -66,7 +66,7 @@ def test_a_layer_is_compared_with_the_embedding_by_training() -> None:
     assert [fc6[place] for place in (4, 7)] == ["-", "-"]
 
 
-def test_layers_are_compared_after_one_reduction_and_with_the_raw_embedding() -> None:
+def test_layers_are_compared_after_one_post_processing_and_with_the_raw_embedding() -> None:
     head, pool5, fc6 = at_equal_dimension(Trainings([training(0), training(2)]), "avg", WHITE)
     assert head == ["layer@avg", WHITE, "minus `fc6`", "minus `fc6`, raw"]
     assert [cell.partition(" ")[0] for cell in pool5] == ["`pool5`", "46.0", "+11.0", "+16.0"]

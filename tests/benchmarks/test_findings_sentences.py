@@ -34,10 +34,10 @@ FACTS = (
     "more classes than the 700 here",
     "of seed 0, 14 of 2,275 test images are in train",
     "(Student's t with 2 degrees of freedom)",
-    "half-whitening to 64 and 128 dimensions, and full whitening to 128,",
+    "partial whitening to 64 and 128 dimensions, and full whitening to 128,",
     "R@1",
     "95 % interval",
-    "Half-whitened to 128 dimensions (, fitted on the training classes)",
+    "Partially whitened to 128 dimensions (, fitted on the training classes)",
     "Every layer that has 128,",
     "*epoch 0* and *epoch 12* are raw",
     "compares at epoch 12 with",
@@ -47,7 +47,7 @@ FACTS = (
     "280 queries, one a class, and a gallery of 840 images",
     "(Hendrycks & Dietterich 2019;",
     "(70 emoji, 14 characters) at epoch 12",
-    "half-whitened to 128 numbers in the last column",
+    "partially whitened to 128 numbers in the last column",
 )
 UNCOMPUTED = {"effective rank", "LOES", "LOES at equal dimensions"}  # these need the features
 

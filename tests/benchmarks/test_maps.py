@@ -222,7 +222,7 @@ def run(tmp_path: Path) -> Path:
         splits[split] = [(images, labels)]
     chains = ["none", MAPS[HALF].format(4), MAPS[HALF].format(6), MAPS[LEARNED].format(4)]
     result = layerprobe.probe(
-        model, splits, layers="layer4.0@avg,layer4.1@avg", reduce=chains, ks=[1], cache=tmp_path / "cache"
+        model, splits, layers="layer4.0@avg,layer4.1@avg", post=chains, ks=[1], cache=tmp_path / "cache"
     )
     return tmp_path / "cache" / result.name
 
@@ -230,7 +230,7 @@ def run(tmp_path: Path) -> Path:
 @pytest.mark.filterwarnings("ignore:.*dimensions")
 def test_recall_is_that_of_the_scores_of_the_run(run: Path) -> None:
     stored = {
-        (str(score.ranked.layer.layer), score.ranked.reduction): 100 * (score.value or 0)
+        (str(score.ranked.layer.layer), score.ranked.post_processing): 100 * (score.value or 0)
         for score in read_scores(run / "scores.csv")
         if (score.split, score.metric) == ("test", "R@1")
     }

@@ -13,6 +13,6 @@ def test_two_candidates_differ_by_the_paired_standard_deviation(effects: str) ->
     assert np.std((hits[0] - hits[1]) / 20) == pytest.approx(0.08, abs=0.01)
 
 
-def test_one_that_is_much_better_is_settled_in_a_small_table() -> None:
-    wrong, settled, clear, covered, *_ = row(Cell(200, "normal", 0.05, "one by 5"), 3)
-    assert (wrong, settled, clear, covered) == (0, 1, 1, 1)
+def test_one_that_is_much_better_is_conclusive_in_a_small_table() -> None:
+    wrong, conclusive, significant, covered, *_ = row(Cell(200, "normal", 0.05, "one by 5"), 3)
+    assert (wrong, conclusive, significant, covered) == (0, 1, 1, 1)

@@ -16,7 +16,7 @@ from layerprobe.values.models import ModelTable
 from layerprobe.workflow.choose import choose_models
 from layerprobe.workflow.train.frozen_request import FrozenRequest
 from tests.values.test_models import table_of
-from tests.workflow.choosing_runs import C1, C2, hits, write_run
+from tests.workflow.selection_runs import C1, C2, hits, write_run
 
 GOOD, FAIR = hits(*[4] * 20), hits(*[3] * 20)
 TWO = ["--model", "timm:a", "--model", "timm:b"]
@@ -41,13 +41,13 @@ def choose(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     return run
 
 
-def test_a_person_reads_what_to_ship_and_what_to_do_next(choose: Command) -> None:
+def test_a_person_reads_what_is_selected_and_what_to_do_next(choose: Command) -> None:
     code, out, err = choose("held")
     assert code == 0
     assert out.splitlines() == [
-        "held: Selected: c2. Whether to switch is unknown: the embedding is not known, or",
-        "  not ranked on test.",
-        "Which exactly? Layer c2: clear, better than the other.",
+        "held: Selected: c2. Switch? Inconclusive: the embedding is not known, or not",
+        "  ranked on test.",
+        "Which layer exactly? c2: significant, better than the other.",
         "",
         "                 selected",
         "layer            c2",
@@ -56,9 +56,9 @@ def test_a_person_reads_what_to_ship_and_what_to_do_next(choose: Command) -> Non
         "bytes an image   12",
         "R@1 on test, %   75.0",
         "",
-        "How sure: chosen among 2 candidates on 20 validation classes. In a gallery of 20",
-        "  classes like these, c2 is expected to lack 0.0 points to the best candidate,",
-        "  at most 0.0 (95 %).",
+        "How sure: 2 candidates, compared on 20 validation classes. Expected loss of c2",
+        "  against the best candidate, in a gallery of 20 classes: 0.0 points; upper 95 %",
+        "  bound 0.0.",
     ]
     assert err == "next: layerprobe export held --epoch 2 --layer c2@max --out held-export\n"
 
@@ -79,17 +79,22 @@ def test_full_shows_the_best_on_test_and_the_resamples(choose: Command) -> None:
 def test_json_has_the_fields_of_the_choice(choose: Command) -> None:
     code, out, _ = choose("--json")  # the run touched last
     found = json.loads(out)
-    assert (code, found["schema"]) == (0, 3)
+    assert (code, found["schema"]) == (0, 4)
     assert found.keys() == {"schema", *(field.name for field in fields(Choice))} - {"test_values"}
-    assert (found["advice"], found["verdict"], found["at_most"], found["gain"]) == ("unknown", "clear", 0.0, None)
-    assert found["price"] == {"bytes": 12, "share_of_multiply_adds": None}
+    assert (found["advice"], found["verdict"], found["max_loss"], found["gain"]) == (
+        "inconclusive",
+        "significant",
+        0.0,
+        None,
+    )
+    assert found["cost"] == {"bytes": 12, "share_of_multiply_adds": None}
     assert (
-        found["ship"]
+        found["selected"]
         == found["preferred"]
         == {
             "layer": "c2",
             "pool": "max",
-            "reduction": "none",
+            "post_processing": "none",
             "epoch": 2,
             "dim": 3,
             "bytes_per_image": 12,
@@ -124,15 +129,18 @@ def test_an_open_choice_says_what_would_settle_it(choose: Command, tmp_path: Pat
     write_run(tmp_path / "cache", "open", layers)
     _, out, err = choose("open", "--within", "5")
     text = " ".join(out.split())
-    assert "Which exactly? Layer c1: open, another layer may win up to 10.9 points (95 %). 1 other has the same" in text
-    assert "at most 10.9 (95 %). About 100 classes would settle which exactly: hold more out, or use folds." in text
+    assert (
+        "Which layer exactly? c1: inconclusive, another layer may be better by up to 10.9 points (95 %). 1 other has"
+        in text
+    )
+    assert "upper 95 % bound 10.9. About 100 classes would make it conclusive: hold more out, or use folds." in text
     assert err.startswith("next: layerprobe export open ")
 
 
 def test_layers_and_the_metric_can_be_named(choose: Command) -> None:
     code, out, _ = choose("held", "--layers", "c1", "--metric", "R@2", "--json")
     found = json.loads(out)
-    assert (code, found["ship"]["layer"], found["chosen"]["metric"], found["candidates"]) == (0, "c1", "R@2", 1)
+    assert (code, found["selected"]["layer"], found["chosen"]["metric"], found["candidates"]) == (0, "c1", "R@2", 1)
 
 
 def test_the_next_step_names_a_run_of_the_chosen_experiment(choose: Command, tmp_path: Path) -> None:
@@ -140,7 +148,7 @@ def test_the_next_step_names_a_run_of_the_chosen_experiment(choose: Command, tmp
         own = {"validation": {C1: FAIR}, "test": {C1: FAIR}}
         write_run(tmp_path / "cache", name, own, experiment="f", seed=seed)
     _, out, err = choose("x", "y", "--cache", "cache")
-    assert out.startswith("f: Selected: c1. Whether to switch is unknown")
+    assert out.startswith("f: Selected: c1. Switch? Inconclusive")
     assert err == "next: layerprobe export x --epoch 2 --layer c1@max --out x-export\n"
 
 
@@ -151,13 +159,13 @@ def test_a_file_of_features_is_enough(choose: Command, tmp_path: Path) -> None:
     code, out, err = choose("f.npz", "--json")
     found = json.loads(out)
     assert (code, err) == (0, "")
-    assert (found["run"], found["ship"]["layer"], found["test"]["value"], found["test"]["split"]) == (
+    assert (found["run"], found["selected"]["layer"], found["test"]["value"], found["test"]["split"]) == (
         "",
-        "clear",
+        "significant",
         1,
         "test",
     )
-    assert found["ship"]["epoch"] is None
+    assert found["selected"]["epoch"] is None
     assert not any(name.startswith("#") for name in found["shares"])
 
 
@@ -190,7 +198,7 @@ def test_train_rows_of_a_file_do_not_choose(choose: Command, tmp_path: Path) -> 
     assert out.startswith(
         "Cross-fitted on the 20 test classes, as the network may have been trained on the\n  20 train"
     )
-    assert "How sure: chosen among 3 candidates on 20 test classes." in out
+    assert "How sure: 3 candidates, compared on 20 test classes." in out
     assert "\nevery fold searches the whole gallery\n" in out
     code, out, err = choose("train.npz")
     assert (code, out, err.count("\n")) == (2, "", 1)

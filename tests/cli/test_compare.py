@@ -68,7 +68,7 @@ def test_seeds_are_told_one_by_one(compare: Command, tmp_path: Path) -> None:
     assert "wide left out: netA has its seed 0" in out.splitlines()
     _, out, _ = compare("netA:fc6", "netA:c1", "--seeds", "--json")
     assert [one["seed"] for one in json.loads(out)["seeds"]] == [0, 1]
-    assert json.loads(out)["schema"] == 2
+    assert json.loads(out)["schema"] == 3
 
 
 @pytest.mark.parametrize(

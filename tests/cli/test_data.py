@@ -118,7 +118,7 @@ def test_json_is_one_object_that_names_every_finding(layerprobe: Command, images
     values = json.loads(out)
     assert code == 3
     assert {key: values[key] for key in ("schema", "complete", "images", "read")} == {
-        "schema": 1,
+        "schema": 2,
         "complete": True,
         "images": 14,
         "read": 14,

@@ -29,7 +29,7 @@ def test_the_demo_begins_with_the_choice_and_ends_with_the_report(
     assert caught.value.code == 0
     assert advice.partition(": ")[0] == Path(report).parent.name
     assert "Switch? " in advice
-    assert verdict.startswith(("Which exactly? ", "The candidate for more classes: "))
+    assert verdict.startswith(("Which layer exactly? ", "The candidate for more classes is "))
     assert Path(report).is_file()
     assert err.splitlines()[0].startswith("training a VGG16-BN on 60 classes of generated characters; ")
     assert err.splitlines()[-1] == "  layerprobe train netA --data folder:DIR --cache mine"

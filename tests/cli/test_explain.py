@@ -35,7 +35,7 @@ def explain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 
 @pytest.fixture
 def probed(images: Path, tmp_path: Path) -> Run:  # noqa: F811 - a fixture
-    return made(f"folder:{images}", tmp_path, layers=("fc6",), reduce=("none", "binary"))
+    return made(f"folder:{images}", tmp_path, layers=("fc6",), post=("none", "binary"))
 
 
 def test_a_person_reads_a_table_and_the_figures_file(explain: Command, probed: Run) -> None:
@@ -50,7 +50,7 @@ def test_a_person_reads_a_table_and_the_figures_file(explain: Command, probed: R
 def test_json_is_one_object(explain: Command, probed: Run) -> None:
     code, out, _ = explain("tiny", "--layers", "fc6", "--out", "why.svg", "--json", "--quiet")
     values = json.loads(out)
-    assert (code, values["schema"], values["run"], values["file"]) == (0, 1, "tiny", "why.svg")
+    assert (code, values["schema"], values["run"], values["file"]) == (0, 2, "tiny", "why.svg")
     (layer,) = values["layers"]
     assert layer["layer"] == "fc6"
     assert set(layer["query"]) == {"difference", "error", "steps", "random", "random_grad_cam"}

@@ -10,7 +10,7 @@ import pytest
 
 from layerprobe import load_encoder
 from layerprobe.cli import main
-from tests.workflow.choosing_runs import C1, C2, hits, write_run
+from tests.workflow.selection_runs import C1, C2, hits, write_run
 
 Command = Callable[..., tuple[int, str, str]]
 LABELS = np.repeat(np.arange(12), 5)
@@ -49,9 +49,9 @@ def test_choose_exports_the_map_of_given_features(layerprobe: Command, tmp_path:
 def test_json_is_one_object_with_the_choice_and_its_export(layerprobe: Command) -> None:
     code, out, _ = layerprobe("choose", "given.npz", "--export", "out", "--json")
     found = json.loads(out)
-    assert (code, found["schema"], found["ship"]["layer"]) == (0, 3, "deep")
+    assert (code, found["schema"], found["selected"]["layer"]) == (0, 4, "deep")
     assert found["export"].keys() == {
-        "folder", "name", "dim", "reduction", "similarity", "fitted_on", "files", "checked", "check",
+        "folder", "name", "dim", "post_processing", "similarity", "fitted_on", "files", "checked", "check",
     }  # fmt: skip
 
 

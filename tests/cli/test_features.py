@@ -49,7 +49,7 @@ def test_the_file_and_its_layers_are_told(features: Command) -> None:
 def test_json_is_one_object(features: Command) -> None:
     code, out, _ = features("--layers", "1", "--out", "table.npz", "--json")
     values = json.loads(out)
-    assert (code, values["schema"], values["epoch"], values["split"], values["images"]) == (0, 1, 0, "test", 12)
+    assert (code, values["schema"], values["epoch"], values["split"], values["images"]) == (0, 2, 0, "test", 12)
     assert (values["layers"], values["file"]) == ({"1@avg": 4}, "table.npz")
 
 

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from layerprobe.cli import main, output
-from tests.workflow.choosing_runs import C1, C2, hits, write_run
+from tests.workflow.selection_runs import C1, C2, hits, write_run
 from tests.workflow.stored_ranks import INPUT, ranked, store_ranks
 from tests.workflow.stored_ranks import write_run as write_ranked
 
@@ -48,7 +48,7 @@ def build():
     return model, {"size": 16, "mean": [0.5] * 3, "std": [0.25] * 3}
 """
 MODEL_WORDS = "--model python:net.py:build --data folder:images --device cpu --workers 0"
-PROBE = f"probe {MODEL_WORDS} --run frozen --not-trained-on-these --k 1,2 --metrics MAP@R --reduce none,l2+pca:2"
+PROBE = f"probe {MODEL_WORDS} --run frozen --not-trained-on-these --k 1,2 --metrics MAP@R --post none,l2+pca:2"
 TRAIN = (
     "train quick --data folder:images --set net.name=lenet --set data.image_size=28 --set train.epochs=1"
     " --set train.batch_size=8 --set train.images_per_class=2 --run trained --device cpu --workers 0"

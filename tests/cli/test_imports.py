@@ -78,14 +78,14 @@ def probed(tmp_path: Path) -> Path:
             0,
             1,
             split,
-            RankedLayer(LayerKey(layer.layer, layer.pool), reduction, "cosine"),
+            RankedLayer(LayerKey(layer.layer, layer.pool), post_processing, "cosine"),
             metric,
             0.5,
             None,
             8,
         )
         for split in ("train", "test")
-        for reduction in ("none", "l2+pca:2+l2")
+        for post_processing in ("none", "l2+pca:2+l2")
         for metric in ("R@1", "NMI")
     ]
     ScoreTable(scores).write(run.scores_file)
@@ -151,7 +151,7 @@ REFUSED = {
     "probe one --k 0": 2,
     "probe one --metrics zz": 2,
     "probe one --splits zz": 2,
-    "probe one --reduce zz": 2,
+    "probe one --post zz": 2,
     "probe one --similarity zz": 2,
     "probe one --fit zz": 2,
     "probe one --epochs x": 2,

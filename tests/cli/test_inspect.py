@@ -76,7 +76,7 @@ def test_on_a_terminal_it_asks_with_the_size(layerprobe: Command) -> None:
 
 def test_json_says_what_went(layerprobe: Command) -> None:
     _, out, _ = layerprobe("runs", "remove", "tiny", "--features", "--yes", "--json")
-    assert json.loads(out) == {"schema": 1, "removed": ["tiny"], "parts": ["features"], "bytes": 2_000_000}
+    assert json.loads(out) == {"schema": 2, "removed": ["tiny"], "parts": ["features"], "bytes": 2_000_000}
 
 
 def test_a_run_that_is_not_there_has_the_near_miss(layerprobe: Command) -> None:

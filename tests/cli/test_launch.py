@@ -19,7 +19,7 @@ LENET = [f"--set={setting}" for setting in (
 )]  # fmt: skip
 TRAIN = ["train", "quick", "--run", "r", *LENET]
 # c1 has 6 dimensions, which pca:8 skips.
-PROBE = ["probe", "r", "--layers", "c1@max,fc6", "--reduce", "none,l2+pca:8"]
+PROBE = ["probe", "r", "--layers", "c1@max,fc6", "--post", "none,l2+pca:8"]
 
 
 def hashes(folder: Path) -> dict[str, str]:

@@ -143,7 +143,7 @@ def test_an_error_is_json_where_json_was_asked_for(layerprobe: Command) -> None:
     code, out, err = layerprobe("probe", "--json")
     assert (code, err) == (3, "")
     assert json.loads(out) == {
-        "schema": 1,
+        "schema": 2,
         "error": {
             "code": "data", "file": "cache", "message": "there is no run yet",
             "fix": "Train one: layerprobe train netA, or measure a model: layerprobe probe --model SOURCE --data"
@@ -158,7 +158,7 @@ def test_an_error_is_json_where_json_was_asked_for(layerprobe: Command) -> None:
         ((), "", "interrupted.\n"),
         (
             ("--json",),
-            '{"schema": 1, "error": {"code": "interrupted", "file": null, "message": "interrupted", "fix": ""}}\n',
+            '{"schema": 2, "error": {"code": "interrupted", "file": null, "message": "interrupted", "fix": ""}}\n',
             "",
         ),
     ],
@@ -291,10 +291,10 @@ def test_train_probe_plot_and_a_second_time(
     assert "gap" in layerprobe("probe", "--layers", "pool5.3,fc6", "--k", "1,2", "--full")[1]
     code, out, _ = layerprobe("probe", "tiny", "--layers", "fc6", "--json")
     shown = json.loads(out)
-    assert (code, shown["schema"], shown["run"]) == (0, 1, "tiny")
+    assert (code, shown["schema"], shown["run"]) == (0, 2, "tiny")
     assert set(shown["scores"][0]) == {
-        "run", "experiment", "seed", "epoch", "split", "layer", "pool", "reduction", "similarity", "metric", "value",
-        "low", "high", "interval", "n", "note",
+        "run", "experiment", "seed", "epoch", "split", "layer", "pool", "post_processing", "similarity", "metric",
+        "value", "low", "high", "interval", "n", "note",
     }  # fmt: skip
     assert [layer["layer"] for layer in shown["summary"]["layers"]] == ["pool5.3", "fc6"]
 
@@ -493,7 +493,7 @@ def test_a_damaged_run_is_listed_as_such_and_the_others_are_too(layerprobe: Comm
     for name, epochs in (("good", 1), ("bad", "1")):
         (tmp_path / "cache" / name).mkdir(parents=True)
         record = {
-            "schema": 1, "state": "finished", "recipe_name": "x", "recipe": {}, "experiment": "", "seed": 0,
+            "schema": 2, "state": "finished", "recipe_name": "x", "recipe": {}, "experiment": "", "seed": 0,
             "epochs_done": epochs, "hashes": {}, "manifests": {}, "new_parameters": [],
         }  # fmt: skip
         (tmp_path / "cache" / name / "run.json").write_text(json.dumps(record))

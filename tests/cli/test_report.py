@@ -47,7 +47,7 @@ def test_the_page_of_the_most_recent_run_is_here_by_default(report: Command) -> 
 def test_json_is_one_object_with_the_file_and_what_was_found(report: Command) -> None:
     code, out, _ = report("one", "--json", "--out", "new/folder/page.html")
     values = json.loads(out)
-    assert (code, values["schema"], values["runs"], values["file"]) == (0, 1, ["one"], "new/folder/page.html")
+    assert (code, values["schema"], values["runs"], values["file"]) == (0, 2, ["one"], "new/folder/page.html")
     assert values["findings"] == []
     assert [note.split(": ")[1] for note in values["notes"][:2]] == ["no layer is chosen", "no finding"]
     assert Path("new/folder/page.html").exists()

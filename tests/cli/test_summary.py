@@ -45,6 +45,6 @@ def test_json_is_one_object_with_the_splits_and_layers(
 ) -> None:
     code, out = printed(runs, monkeypatch, capsys, "one", "--json")
     values = json.loads(out)
-    assert (code, values["schema"], values["run"]) == (0, 1, "one")
+    assert (code, values["schema"], values["run"]) == (0, 2, "one")
     assert values["splits"]["test"]["queries"] == 24
     assert [layer["test"]["value"] for layer in values["layers"]] == [6 / 24]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from docs._ext import parts
-from layerprobe.registry import DATASETS, LOSSES, METRICS, NETS, PLOTS, REDUCTIONS, SOURCES
+from layerprobe.registry import DATASETS, LOSSES, METRICS, NETS, PLOTS, POST_PROCESSING, SOURCES
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from layerprobe.registry import DATASETS, LOSSES, METRICS, NETS, PLOTS, REDUCTIO
     [
         (parts.losses, LOSSES),
         (parts.metrics, METRICS),
-        (parts.post_processing, [name.rstrip(":") for name in REDUCTIONS]),
+        (parts.post_processing, [name.rstrip(":") for name in POST_PROCESSING]),
         (parts.data_sets, DATASETS),
         (parts.networks, [*NETS, *(name.rstrip(":") for name in SOURCES)]),
         (parts.plots, PLOTS),

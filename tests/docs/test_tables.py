@@ -21,7 +21,7 @@ def test_a_cell_has_the_mean_of_its_scores() -> None:
     wanted = ("blocks.6.0", "avg", "none", "test", "R@1")
     values: dict[str, list[float]] = {"0": [], "12": []}
     for row in rows:
-        asked = (row["layer"], row["pool"], row["reduction"], row["split"], row["metric"])
+        asked = (row["layer"], row["pool"], row["post_processing"], row["split"], row["metric"])
         if asked == wanted and row["run"] in held_out and row["epoch"] in values:
             values[row["epoch"]].append(float(row["value"]))
     assert [len(numbers) for numbers in values.values()] == [3, 3]

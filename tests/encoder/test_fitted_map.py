@@ -8,10 +8,10 @@ from layerprobe.encoder.example import mapped
 from layerprobe.encoder.fitted_map import fitted_map, with_ends
 from layerprobe.encoder.graph import apply_map
 from layerprobe.measure.extraction import side_by_side
-from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.reduction import InTurn
+from layerprobe.post_processing.chain import parse_chain
+from layerprobe.post_processing.post_processing import InTurn
 from layerprobe.system.errors import LayerprobeError
-from tests.reductions.fitting import features, stored
+from tests.post_processing.fitting import features, stored
 
 CHAINS = (
     "none", "l2", "layernorm", "pca:5", "l2+pca:5+l2", "whiten:5:1", "l2+whiten:5:0.5+l2", "random:4",
@@ -32,10 +32,10 @@ def test_numpy_computes_what_is_ranked(chain: str) -> None:
 
 def test_shift_is_two_projections() -> None:
     weight, given = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)), torch.rand(4, 6).double()
-    reduce = parse_chain("shift").fit([], 6, seed=0, classifier_weight=weight)
-    fitted = fitted_map(reduce)
+    post_process = parse_chain("shift").fit([], 6, seed=0, classifier_weight=weight)
+    fitted = fitted_map(post_process)
     assert fitted.steps == ("projection", "projection")
-    np.testing.assert_allclose(mapped(given.numpy(), fitted.steps, fitted.arrays), reduce(given), atol=1e-6)
+    np.testing.assert_allclose(mapped(given.numpy(), fitted.steps, fitted.arrays), post_process(given), atol=1e-6)
 
 
 def test_a_zero_vector_stays_zero() -> None:
@@ -73,5 +73,5 @@ def test_numpy_rounds_a_zero_vector_to_zero_and_half_to_even() -> None:
 
 
 def test_a_step_that_numpy_does_not_know_is_refused() -> None:
-    with pytest.raises(LayerprobeError, match=r"map.npz: step 1 of the reduction.*Leave npz out of --format"):
+    with pytest.raises(LayerprobeError, match=r"map.npz: step 1 of the post-processing.*Leave npz out of --format"):
         fitted_map(InTurn((torch.sigmoid,)))

@@ -13,12 +13,12 @@ from layerprobe.encoder import graph
 from layerprobe.encoder.example import load_graph, load_onnx
 from layerprobe.encoder.fitted_map import with_ends
 from layerprobe.encoder.graph import Parts, record_graph, save_graph, save_onnx
-from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.reduction import InTurn
+from layerprobe.hooks import find_layers, measure_layers
+from layerprobe.post_processing.chain import parse_chain
+from layerprobe.post_processing.post_processing import InTurn
 from layerprobe.system.errors import EnvironmentFault, LayerprobeError
 from layerprobe.system.files import disk_faults_told
-from layerprobe.taps import find_layers, measure_layers
-from tests.taps.models import Layers
+from tests.hooks.models import Layers
 
 
 class Two(nn.Module):
@@ -41,10 +41,10 @@ def parts_of(layer: str, chain: str = "none", *, invert: bool = False) -> Parts:
     torch.manual_seed(0)
     net = Layers(Two(), {"first": "first", "relu": "relu", "second": "second"})
     (found,) = find_layers([layer], measure_layers(net, 8))
-    sizes = [tap.dim for tap in getattr(found, "members", [found])]
+    sizes = [hook.dim for hook in getattr(found, "members", [found])]
     train = torch.rand(30, sum(sizes)).double()
-    reduce = parse_chain(chain).fit([train], sum(sizes), seed=0)
-    finish = with_ends(reduce, sizes=sizes, similarity=parse_chain(chain).similarity or "cosine")
+    post_process = parse_chain(chain).fit([train], sum(sizes), seed=0)
+    finish = with_ends(post_process, sizes=sizes, similarity=parse_chain(chain).similarity or "cosine")
     return Parts(net.module.requires_grad_(False), found, normalise, invert, (8, 8, 3), finish)
 
 

@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_is_written_is_read(folder: Path) -> None:
     found = read_manifest(folder)
-    assert (found["schema"], found["layer"], found["files"]["map.npz"]["bytes"]) == (1, "fc6", 6)
+    assert (found["schema"], found["layer"], found["files"]["map.npz"]["bytes"]) == (2, "fc6", 6)
 
 
 def test_any_changed_byte_of_any_file_is_refused(folder: Path) -> None:
@@ -55,11 +55,11 @@ def test_a_folder_without_an_export_is_told(tmp_path: Path) -> None:
         read_manifest(tmp_path / "gone")
 
 
-@pytest.mark.parametrize("schema", [0, 2])
+@pytest.mark.parametrize("schema", [1, 3])
 def test_a_file_of_another_version_is_refused(tmp_path: Path, schema: int) -> None:
     write_manifest(tmp_path, {}, [])
     text = (tmp_path / EXPORT).read_text()
-    assert text.count('"schema": 1') == 1
+    assert text.count('"schema": 2') == 1
     other = tmp_path / "other"
     other.mkdir()
     with pytest.MonkeyPatch.context() as patch:

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from layerprobe.data.transforms import Normalise
+from layerprobe.hooks import Hook, resolve_hooks
+from layerprobe.hooks.layouts import Layout
 from layerprobe.measure.analysis import Features, rank
 from layerprobe.measure.extraction import Arrays, SideBySide, copy_at_once, copy_to_host, extract
 from layerprobe.nets.vgg16_bn import build
 from layerprobe.system.errors import NotFiniteError
-from layerprobe.taps import Tap, resolve_taps
-from layerprobe.taps.layouts import Layout
 from layerprobe.values.layers import LayerKey
 from tests.waiting import never_waiting
 
@@ -36,7 +36,7 @@ class Sums(nn.Module):
         return torch.as_tensor(self.fc6(self.norm(images).sum((1, 2, 3))[:, None]))
 
 
-TAPS = [Tap("fc6", "fc6", 1, "none", 1, Layout("vector", shape=(1,)))]
+TAPS = [Hook("fc6", "fc6", 1, "none", 1, Layout("vector", shape=(1,)))]
 
 
 def pixels(*values: int) -> Tensor:
@@ -147,12 +147,12 @@ def test_without_layers_there_are_no_features() -> None:
 def test_the_size_of_a_batch_hardly_changes_features() -> None:
     net = build(fc=[16])
     net.module.to(memory_format=torch.channels_last)
-    taps = resolve_taps(["pool5.*", "fc6"], net, image_size=32)
+    hooks = resolve_hooks(["pool5.*", "fc6"], net, image_size=32)
     images = torch.randint(0, 256, (5, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
     def by(size: int) -> dict[LayerKey, np.ndarray]:
-        parts = list(extract(net.module, taps, images.split(size), lambda x: as_floats(x) / 255, device=CPU))
-        return {tap.key: np.concatenate([part[tap.key] for part in parts]) for tap in taps}
+        parts = list(extract(net.module, hooks, images.split(size), lambda x: as_floats(x) / 255, device=CPU))
+        return {hook.key: np.concatenate([part[hook.key] for part in parts]) for hook in hooks}
 
     one, two, five = by(1), by(2), by(5)
     for key, values in five.items():
@@ -167,11 +167,11 @@ def test_bfloat16_is_that_of_the_products_and_what_they_give_is_pooled_in_float3
         torch.manual_seed(0)
         module = nn.Sequential(nn.Conv2d(3, 2, 1), nn.ReLU())
         images = torch.rand(5, 3, 2, 2)
-    tap = Tap("1", "1", 1, pool, 8 if pool == "grid:2" else 2, Layout("map", shape=(2, 2, 2)))
-    (found,) = extract(module, [tap], [images], device=CPU, bfloat16=True)
+    hook = Hook("1", "1", 1, pool, 8 if pool == "grid:2" else 2, Layout("map", shape=(2, 2, 2)))
+    (found,) = extract(module, [hook], [images], device=CPU, bfloat16=True)
     values = module.bfloat16()(images.bfloat16()).double().flatten(2).detach()
     expected = {"max": values.amax(2), "avg": values.mean(2), "gem": values.clamp(1e-6).pow(3).mean(2).pow(1 / 3)}
-    np.testing.assert_allclose(found[tap.key], expected.get(pool, values.flatten(1)), rtol=1e-6)
+    np.testing.assert_allclose(found[hook.key], expected.get(pool, values.flatten(1)), rtol=1e-6)
 
 
 @pytest.mark.gpu
@@ -179,13 +179,13 @@ def test_a_gpu_gives_the_cpus_features() -> None:
     torch.manual_seed(0)
     net = build(fc=[16])
     net.module.to(memory_format=torch.channels_last)
-    taps = resolve_taps(["pool*", "fc6"], net, image_size=64)
+    hooks = resolve_hooks(["pool*", "fc6"], net, image_size=64)
     images = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8)
     normalise = lambda x: (as_floats(x) / 255 - 0.5) / 0.25  # noqa: E731 - one expression, twice
-    (expected,) = extract(net.module, taps, [images], normalise, device=CPU)
+    (expected,) = extract(net.module, hooks, [images], normalise, device=CPU)
     gpu = torch.device("cuda")
     net.module.to(gpu)
-    (found,) = extract(net.module, taps, [images], normalise, device=gpu)
+    (found,) = extract(net.module, hooks, [images], normalise, device=gpu)
     for key, values in expected.items():
         # TF32's mantissa of 10 bits would differ by 1e-3 and more.
         assert np.abs(found[key] - values).max() <= 5e-5 * np.abs(values).max()
@@ -203,11 +203,11 @@ def test_on_a_gpu_the_next_batch_is_drawn_before_the_features_of_one_are_given()
 @pytest.mark.gpu
 def test_nothing_but_features_is_waited_for() -> None:
     net, gpu = build(fc=[16]), torch.device("cuda")
-    taps = resolve_taps(["pool*", "fc6"], net, image_size=64)
+    hooks = resolve_hooks(["pool*", "fc6"], net, image_size=64)
     net.module.to(gpu)
     images = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8)
     with never_waiting():
-        found = list(extract(net.module, taps, [images, images], Normalise.of(0.5, 0.25), device=gpu))
+        found = list(extract(net.module, hooks, [images, images], Normalise.of(0.5, 0.25), device=gpu))
     assert [batch[FC6].shape for batch in found] == [(8, 16), (8, 16)]
 
 

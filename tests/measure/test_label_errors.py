@@ -21,8 +21,8 @@ from layerprobe.measure.label_errors import (
     recall_of,
     suspects_of,
 )
-from layerprobe.reductions.applying import Blocks, Marked
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.applying import Blocks, Marked
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.system.errors import NumericError
 
 CPU = torch.device("cpu")
@@ -68,10 +68,10 @@ def test_each_fold_is_compared_by_whitening_that_is_fitted_on_the_others() -> No
     assert layer.is_fitted
     for fold in range(5):
         others = folds != fold
-        reduce = parse_chain("l2+lwhiten:12:lw+l2").fit(
+        post_process = parse_chain("l2+lwhiten:12:lw+l2").fit(
             Marked(Blocks(torch.from_numpy(features), CPU), others), 12, seed=0, labels=labels[others]
         )
-        rows, distances = brute_force(reduce(torch.from_numpy(features).double()).numpy())
+        rows, distances = brute_force(post_process(torch.from_numpy(features).double()).numpy())
         assert np.array_equal(layer.rows[~others], rows[~others])
         assert layer.distances[~others] == pytest.approx(distances[~others], abs=1e-6)
 

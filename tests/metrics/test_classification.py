@@ -14,7 +14,7 @@ from layerprobe.measure.analysis import score_metric
 from layerprobe.metrics.classification import Accuracy, Prototypes, WeightedVotes
 from layerprobe.ranking import retrieval
 from layerprobe.system.errors import DataError, NumericError, RecipeError
-from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey, RankedLayer
 from layerprobe.values.retrieval import Classifier, Retrieval, SearchRules
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.probe.measures import build_measures
@@ -245,7 +245,7 @@ def test_prototypes_that_cancel_out_have_cosine_0_with_everything() -> None:
 
 def test_small_classes_are_left_out_with_a_note() -> None:
     given = made(on_circle(0, 1, 90, 91, 45, 44, 200), [0, 0, 1, 1, 2, 2, 3])
-    subject = Subject("run", "x", 0, 0, "test", RankedLayer(LayerKey("fc6", "none"), NO_REDUCTION, "cosine"))
+    subject = Subject("run", "x", 0, 0, "test", RankedLayer(LayerKey("fc6", "none"), NO_POST_PROCESSING, "cosine"))
     scored = score_metric(Prototypes(1), ["few-shot@1"], given, subject)
     assert np.isnan(scored.values["few-shot@1"]).tolist() == [False] * 6 + [True]
     assert scored.scores[0].value == 1.0

@@ -114,7 +114,7 @@ def test_the_recipe_of_a_row_can_be_trained_on_each_data_set(reference: str) -> 
 @pytest.mark.parametrize("reference", TABLES)
 def test_a_row_has_the_dimensions_that_its_recipe_trains(reference: str) -> None:
     table = find_table(reference)
-    for row in (row for row in table.rows if row.recipe and row.reduction == "none"):
+    for row in (row for row in table.rows if row.recipe and row.post_processing == "none"):
         recipe = load_recipe(row.recipe_on(table.data[0]), Overrides(settings=("data.root=.", *row.settings)))
         members = recipe.ensemble.members if recipe.ensemble else 1
         if recipe.net.fc and row.layer != "pool5":  # the pooled layer's dimension is not in the recipe

@@ -245,11 +245,11 @@ def test_ranges_of_trainings_are_drawn_and_intervals_of_a_run_beside_them_not(ma
     assert "interval: lowest" not in notes(figure)
 
 
-def test_reductions_are_not_drawn_beside_the_layers_as_they_are(make_scores: MakeScores) -> None:
+def test_post_processing_is_not_drawn_beside_the_layers_as_they_are(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP)
     plain, figure = (
         draw(scores),
-        draw([*scores, *(with_layer(score, reduction="l2") for score in scores)]),
+        draw([*scores, *(with_layer(score, post_processing="l2") for score in scores)]),
     )
     labels = [[line.get_label() for axes in each.axes for line in axes.lines] for each in (plain, figure)]
     assert labels[0] == labels[1]

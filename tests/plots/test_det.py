@@ -52,7 +52,7 @@ def test_thresholds_set_on_other_classes_are_marked() -> None:
     legend = axes.get_legend()
     assert legend is not None
     texts = [text.get_text() for text in legend.get_texts()]
-    assert texts == ["threshold set on choosing classes at 1 %"]
+    assert texts == ["threshold set on selection classes at 1 %"]
     assert draw([rates("fc6")]).axes[0].get_legend() is None
 
 

@@ -9,12 +9,12 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from layerprobe.plots.dims import Reducer, draw, draw_by_bytes, reducer_names, reducer_of, reducer_styles, table
+from layerprobe.plots.dims import Method, draw, draw_by_bytes, method_names, method_of, method_styles, table
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Interval
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
-from layerprobe.values.views import Reductions, Selected, Sized
+from layerprobe.values.views import PostProcessings, Selected, Sized
 from tests.scores import CLUSTERS, with_layer
 
 RANDOM = "random:64x5+l2"
@@ -22,7 +22,7 @@ RANDOM = "random:64x5+l2"
 
 def sized(
     layer: str,
-    reduction: str,
+    post_processing: str,
     value: float | None,
     dim: int | None,
     *,
@@ -30,20 +30,20 @@ def sized(
     notes: tuple[str, ...] = (),
 ) -> Sized:
     """With an interval of 2 % to both sides."""
-    ranked = RankedLayer(LayerKey(layer, "none"), reduction, "cosine")
+    ranked = RankedLayer(LayerKey(layer, "none"), post_processing, "cosine")
     interval = None if value is None else Interval(value - 0.02, value + 0.02)
     score = Score("netA", "e", 0, 16, "test", ranked, "R@1", value, interval, 1360, notes)
-    return Sized(score, dim, reduction != "none" and dim is not None, chosen)
+    return Sized(score, dim, post_processing != "none" and dim is not None, chosen)
 
 
-def reductions(
+def post_processings(
     *values: Sized, run: str = "netA", on: str | None = "validation", notes: tuple[str, ...] = ()
-) -> Reductions:
+) -> PostProcessings:
     values = tuple(replace(one, score=replace(one.score, run=run)) for one in values)
-    return Reductions(run, 16, "test", values, on, notes)
+    return PostProcessings(run, 16, "test", values, on, notes)
 
 
-ONE = reductions(
+ONE = post_processings(
     sized("pool5.3", "none", 0.85, 512, chosen=True),
     sized("pool5.3", "l2+pca:64+l2", 0.8, 64),
     sized("pool5.3", RANDOM, 0.79, 64, notes=("mean of 5 draws",)),
@@ -51,7 +51,7 @@ ONE = reductions(
     sized("fc6", "l2+pca:64+l2", 0.82, 64, chosen=True),
     sized("fc6", RANDOM, 0.78, 64, notes=("mean of 5 draws",)),
 )
-MANY = reductions(
+MANY = post_processings(
     sized("pool5.3", "none", 0.85, 512, chosen=True),
     *(sized("pool5.3", f"l2+pca:{dim}+l2", 0.7 + dim / 1000, dim) for dim in (32, 64, 128)),
     sized("fc6", "none", 0.8, 256),
@@ -67,21 +67,21 @@ def caption(figure: Figure) -> list[str]:
     return figure.texts[-1].get_text().splitlines()
 
 
-def test_at_one_dimension_each_reducer_has_a_point_at_every_layer() -> None:
+def test_at_one_dimension_each_method_has_a_point_at_every_layer() -> None:
     (axes,) = draw([ONE]).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["pool5.3", "fc6"]
     found = lines(axes)
-    assert found["unreduced"] == pytest.approx([85, 80])
+    assert found["raw"] == pytest.approx([85, 80])
     assert found["PCA"] == pytest.approx([80, 82])
     assert found["random projection"] == pytest.approx([79, 78])
-    assert [text.get_text() for text in axes.texts] == ["unreduced", "PCA", "random projection"]
+    assert [text.get_text() for text in axes.texts] == ["raw", "PCA", "random projection"]
     assert axes.get_title("left").splitlines() == ["netA, epoch 16", "at 64 dimensions"]
 
 
 def test_points_and_intervals_of_a_layer_stand_beside_each_other() -> None:
     (axes,) = draw([ONE]).axes
     places = {str(line.get_label()): np.asarray(line.get_xdata()) for line in axes.lines}
-    assert places["unreduced"][0] < places["PCA"][0] < places["random projection"][0] < 0.5
+    assert places["raw"][0] < places["PCA"][0] < places["random projection"][0] < 0.5
     bars = {str(each.get_label()): each for each in axes.collections}["_interval of PCA"]
     ends = np.asarray([path.vertices for path in bars.get_paths()])
     assert ends[:, :, 0] == pytest.approx(np.stack([places["PCA"]] * 2, axis=1))
@@ -91,7 +91,7 @@ def test_points_and_intervals_of_a_layer_stand_beside_each_other() -> None:
 def test_a_ring_is_around_the_best_post_processing_of_each_layer() -> None:
     (axes,) = draw([ONE]).axes
     rings = {str(line.get_label()): np.asarray(line.get_xydata()) for line in axes.lines}
-    assert rings["_best"] == pytest.approx(np.array([rings["unreduced"][0], rings["PCA"][1]]))
+    assert rings["_best"] == pytest.approx(np.array([rings["raw"][0], rings["PCA"][1]]))
     assert "Ring: a layer's best post-processing, chosen on validation" in caption(draw([ONE]))
     (without,) = draw([replace(ONE, values=tuple(replace(v, chosen=False) for v in ONE.values), chosen_on=None)]).axes
     assert lines(without)["_best"] == []
@@ -136,7 +136,7 @@ def test_the_pools_have_dashes_of_their_own_that_a_key_names() -> None:
         if one.score.ranked.layer.layer == "pool5.3"
     ]
     (axes,) = draw([replace(ONE, values=(*cls, *ONE.values))]).axes
-    for name in ("PCA", "unreduced"):
+    for name in ("PCA", "raw"):
         styles = [line._dash_pattern for line in axes.lines if line.get_label() == f"_line of {name}"]  # type: ignore[attr-defined]
         assert styles[0] == (0, None)  # solid
         assert styles[1] != styles[0]
@@ -160,14 +160,14 @@ def test_at_many_dimensions_each_layer_is_a_line_over_them() -> None:
     (axes,) = draw([MANY]).axes
     line = {str(line.get_label()): line.get_xydata() for line in axes.lines}
     assert line["fc6"] == pytest.approx(np.array([(32, 74.2), (64, 77.4), (128, 83.8)]))
-    assert line["_fc6 unreduced"] == pytest.approx(np.array([(256, 80)]))
+    assert line["_fc6 raw"] == pytest.approx(np.array([(256, 80)]))
     assert axes.get_xscale() == "log"
     assert axes.get_title("left").splitlines() == ["netA, epoch 16", "PCA"]
     assert [text.get_text() for text in axes.texts] == ["pool5.3 82.8 %", "fc6 83.8 %"]
-    assert "Hollow: the unreduced layer, at its own dimensions" in caption(draw([MANY]))
+    assert "Hollow: the raw layer, at its own dimensions" in caption(draw([MANY]))
 
 
-def test_at_many_dimensions_every_reducer_has_a_panel_of_the_same_scale() -> None:
+def test_at_many_dimensions_every_method_has_a_panel_of_the_same_scale() -> None:
     codes = [replace(sized("fc6", f"l2+pca:{d}+binary", 0.5, d)) for d in (32, 64)]
     codes = [replace(each, score=with_layer(each.score, similarity="hamming")) for each in codes]
     first, second = draw([replace(MANY, values=(*MANY.values, *codes))]).axes
@@ -179,7 +179,7 @@ def test_at_many_dimensions_every_reducer_has_a_panel_of_the_same_scale() -> Non
 
 @pytest.mark.parametrize("found", [ONE, MANY])
 def test_no_label_overlaps_another_and_one_run_is_as_narrow_as_a_column(
-    found: Reductions, overlaps: Callable[[Figure], list[tuple[str, str]]]
+    found: PostProcessings, overlaps: Callable[[Figure], list[tuple[str, str]]]
 ) -> None:
     figure = draw([found])
     assert figure.get_size_inches()[0] <= 4.6
@@ -200,7 +200,7 @@ def test_the_caption_has_the_data_and_what_the_names_stand_for() -> None:
     found = draw([ONE], data={"netA": facts}).texts[-1].get_text().replace("\n", " ")
     assert "test: 1,360 queries of 68 classes" in found
     assert "train" not in found
-    assert "unreduced: 256 to 512 dimensions; PCA: l2+pca:64+l2; random projection: random:64x5+l2" in found
+    assert "raw: 256 to 512 dimensions; PCA: l2+pca:64+l2; random projection: random:64x5+l2" in found
     assert "Bars: 95 % interval over classes, against this gallery" in found
     assert "random projection: mean of 5 draws" in found
 
@@ -214,7 +214,7 @@ def test_what_single_scores_and_runs_say_is_told() -> None:
     bad = sized("fc7", "l2+pca:64+l2", None, 64, notes=("NaN (3 rows)",))
     odd = sized("fc8", "l2+pca:64+l2", 0.5, 64, notes=("collapsed: 51% tied",))
     found = replace(ONE, values=(*ONE.values, bad, odd), notes=("why there is none",))
-    lines_ = caption(draw([found, reductions(*ONE.values, run="netB")]))
+    lines_ = caption(draw([found, post_processings(*ONE.values, run="netB")]))
     for text in ("why there is none", "not valid: fc7 PCA: NaN (3 rows)", "fc8 PCA: collapsed: 51% tied"):
         assert f"netA: {text}" in lines_
     assert "random projection: mean of 5 draws" in lines_
@@ -229,7 +229,7 @@ def test_intervals_of_different_kinds_are_not_drawn_together() -> None:
 
 def test_the_table_has_the_numbers_drawn_and_what_was_chosen() -> None:
     rows = list(csv.DictReader(table([ONE]).splitlines()))
-    assert [(row["layer"], row["reduction"], row["dimensions"], row["R@1"]) for row in rows[:2]] == [
+    assert [(row["layer"], row["post_processing"], row["dimensions"], row["R@1"]) for row in rows[:2]] == [
         ("pool5.3", "none", "512", "0.85"), ("pool5.3", "l2+pca:64+l2", "64", "0.8"),
     ]  # fmt: skip
     column = "best post-processing, chosen on"
@@ -238,29 +238,31 @@ def test_the_table_has_the_numbers_drawn_and_what_was_chosen() -> None:
 
 
 def test_a_name_is_no_formula_in_the_table() -> None:
-    (row, *_) = csv.DictReader(table([reductions(sized("=1+1", "none", 0.85, 512))]).splitlines())
+    (row, *_) = csv.DictReader(table([post_processings(sized("=1+1", "none", 0.85, 512))]).splitlines())
     assert row["layer"] == "'=1+1"
 
 
 def test_dimensions_whose_numbers_would_touch_are_not_all_ticks(
     overlaps: Callable[[Figure], list[tuple[str, str]]],
 ) -> None:
-    near = reductions(*(sized("fc6", f"l2+pca:{dim}+l2", 0.8, dim) for dim in (7, 8, 9, 512)))
+    near = post_processings(*(sized("fc6", f"l2+pca:{dim}+l2", 0.8, dim) for dim in (7, 8, 9, 512)))
     figure = draw([near])
     assert overlaps(figure) == []
     assert figure.axes[0].get_xticks()[[0, -1]].tolist() == [7, 512]
 
 
-def named(*reductions_: tuple[str, int]) -> list[str]:
-    return list(reducer_names([reductions(*(sized("fc6", name, 0.5, dim) for name, dim in reductions_))]).values())
+def named(*post_processings_: tuple[str, int]) -> list[str]:
+    return list(
+        method_names([post_processings(*(sized("fc6", name, 0.5, dim) for name, dim in post_processings_))]).values()
+    )
 
 
 @pytest.mark.parametrize(
     ("chain", "name"),
     [
-        ("none", "unreduced"),
+        ("none", "raw"),
         ("l2+pca:64+l2", "PCA"),
-        ("l2+whiten:64:0.5+l2", "half-whitened"),
+        ("l2+whiten:64:0.5+l2", "partially whitened"),
         ("whiten:64:1", "whitened"),
         ("l2+whiten:64:0.3+l2", "whitened by 0.3"),
         ("random:64x5+l2", "random projection"),
@@ -273,9 +275,9 @@ def test_a_chain_has_a_name_that_people_know(chain: str, name: str) -> None:
     assert named((chain, 64)) == [name]
 
 
-def test_dimensions_are_no_part_of_a_reducer_and_powers_are() -> None:
-    assert reducer_of(sized("fc6", "l2+whiten:1:1+l2", 0.5, 1)) == Reducer("l2+whiten:D:1+l2", "cosine")
-    assert reducer_of(sized("fc6", "random:16x5+l2", 0.5, 16)) == Reducer("random:Dx5+l2", "cosine")
+def test_dimensions_are_no_part_of_a_method_and_powers_are() -> None:
+    assert method_of(sized("fc6", "l2+whiten:1:1+l2", 0.5, 1)) == Method("l2+whiten:D:1+l2", "cosine")
+    assert method_of(sized("fc6", "random:16x5+l2", 0.5, 16)) == Method("random:Dx5+l2", "cosine")
     assert named(("l2+pca:8+l2", 8), ("l2+pca:16+l2", 16)) == ["PCA"]
 
 
@@ -283,24 +285,24 @@ def test_chains_of_one_name_are_called_by_what_they_are() -> None:
     assert named(("pca:8", 8), ("l2+pca:8+l2", 8)) == ["l2+pca:D+l2", "pca:D"]
     cosine = sized("fc6", "pca:8", 0.5, 8)
     dot = replace(cosine, score=with_layer(cosine.score, similarity="dot"))
-    assert list(reducer_names([reductions(cosine, dot)]).values()) == ["PCA, cosine", "PCA, dot"]
+    assert list(method_names([post_processings(cosine, dot)]).values()) == ["PCA, cosine", "PCA, dot"]
 
 
 def test_layers_as_they_are_come_first_and_are_grey_and_all_have_another_look() -> None:
-    names = reducer_names(
-        [reductions(*(sized("fc6", name, 0.5, 8) for name in ("random:8", "none", "pca:8", "whiten:8:1")))]
+    names = method_names(
+        [post_processings(*(sized("fc6", name, 0.5, 8) for name in ("random:8", "none", "pca:8", "whiten:8:1")))]
     )
-    assert list(names.values()) == ["unreduced", "PCA", "random projection", "whitened"]
-    styles = list(reducer_styles(names).values())
+    assert list(names.values()) == ["raw", "PCA", "random projection", "whitened"]
+    styles = list(method_styles(names).values())
     assert len({style.marker for style in styles}) == len({style.colour for style in styles}) == 4
     assert len(set(styles[0].colour)) == 1
 
 
-def of_size(number: str, size: int, value: float, reduction: str = "l2") -> Sized:
-    return replace(sized("fc6", reduction, value, 64, chosen=True), number=number, size=size)
+def of_size(number: str, size: int, value: float, post_processing: str = "l2") -> Sized:
+    return replace(sized("fc6", post_processing, value, 64, chosen=True), number=number, size=size)
 
 
-BY_BYTES = reductions(
+BY_BYTES = post_processings(
     of_size("float32", 64, 0.6), of_size("float32", 256, 0.8), of_size("int8", 16, 0.61, "l2+int8"),
     of_size("bit", 8, 0.5, "l2+binary"), of_size("bit", 256, 0.79, "l2+binary"),
 )  # fmt: skip
@@ -327,7 +329,7 @@ def test_the_caption_says_on_what_the_best_are_chosen() -> None:
     said = "Steps: the best layer and post-processing of at most so many bytes, {}"
     for split, text in (
         ("validation", "chosen on validation"),
-        ("train", "chosen on choosing classes"),
+        ("train", "chosen on selection classes"),
         (None, "best on test"),
     ):
         lines_below = " ".join(caption(draw_by_bytes([replace(BY_BYTES, chosen_on=split)])))
@@ -345,7 +347,7 @@ def test_the_selected_candidate_is_a_star_at_its_bytes() -> None:
 
 
 def test_one_size_alone_is_drawn() -> None:
-    (axes,) = draw_by_bytes([reductions(of_size("float32", 100, 0.6))]).axes
+    (axes,) = draw_by_bytes([post_processings(of_size("float32", 100, 0.6))]).axes
     low, high = axes.get_xlim()
     assert low < 100 < high
     assert axes.get_xticks().tolist() == [100]

@@ -22,7 +22,7 @@ from layerprobe.plots.drawn_scores import (
     omission_notes,
     percent,
     scores_of_metric,
-    select_unreduced,
+    select_raw,
 )
 from layerprobe.system.errors import LayerprobeError, UnknownNameError
 from layerprobe.values.facts import DataFacts
@@ -92,7 +92,7 @@ def test_the_csv_holds_fractions_and_an_empty_cell_where_invalid(make_scores: Ma
         "run",
         "layer",
         "pool",
-        "reduction",
+        "post_processing",
         "similarity",
         "epoch",
         "train R@1",
@@ -146,7 +146,7 @@ def test_a_label_is_the_layer_with_what_tells_it_apart(make_scores: MakeScores) 
     scores = make_scores(["a", "b"], [1], ["test"])
     scores += [
         with_layer(scores[0], pool="avg"),
-        with_layer(scores[0], reduction="pca:8"),
+        with_layer(scores[0], post_processing="pca:8"),
         with_layer(scores[1], pool="max"),
     ]
     (series,) = group_by_run(scores_of_metric(scores)).values()
@@ -176,9 +176,9 @@ def test_similarities_can_be_kept_apart_as_runs_are(make_scores: MakeScores) -> 
     assert list(group_by_run(add_search_to_run(scores_of_metric([score])))) == ["netA"]
 
 
-def test_reductions_can_be_kept_apart_as_runs_are(make_scores: MakeScores) -> None:
+def test_post_processing_can_be_kept_apart_as_runs_are(make_scores: MakeScores) -> None:
     (score,) = make_scores(["a"], [1], ["test"])
-    both = group_by_run(add_search_to_run(scores_of_metric([score, with_layer(score, reduction="l2")])))
+    both = group_by_run(add_search_to_run(scores_of_metric([score, with_layer(score, post_processing="l2")])))
     assert {run: list(series) for run, series in both.items()} == {"netA, cosine": ["a"], "netA, l2, cosine": ["a/l2"]}
 
 
@@ -187,8 +187,8 @@ def test_a_note_that_all_runs_have_is_said_once(make_scores: MakeScores) -> None
     assert common_lines(group_by_run(scores_of_metric(runs))) == ["few images", "a: a", "b: b"]
 
 
-def test_a_reduction_that_all_share_is_part_of_how_they_were_compared(make_scores: MakeScores) -> None:
-    scores = [with_layer(score, reduction="pca:8") for score in make_scores(["a"], [1])]
+def test_post_processing_that_all_share_is_part_of_how_they_were_compared(make_scores: MakeScores) -> None:
+    scores = [with_layer(score, post_processing="pca:8") for score in make_scores(["a"], [1])]
     assert comparison_text(group_by_run(scores_of_metric(scores))["netA"]) == "pca:8, cosine"
     assert comparison_text(group_by_run(scores_of_metric(make_scores(["a"], [1]) + scores))["netA"]) == "cosine"
 
@@ -247,8 +247,8 @@ def test_what_is_missing_names_its_run_among_several(make_scores: MakeScores) ->
     assert missing_lines(runs, ("train", "test")) == ["netE: no test scores"]
 
 
-def layer(name: str, reduction: str = "none", pool: str = "max") -> RankedLayer:
-    return RankedLayer(LayerKey(name, pool), reduction, "cosine")
+def layer(name: str, post_processing: str = "none", pool: str = "max") -> RankedLayer:
+    return RankedLayer(LayerKey(name, pool), post_processing, "cosine")
 
 
 KNOWN = [layer("pool5.2"), layer("pool5.3"), layer("pool5.3", pool="avg"), layer("fc6"), layer("fc6", "pca:8")]
@@ -258,11 +258,11 @@ def test_a_name_means_every_pool_of_the_layer_as_it_is() -> None:
     assert match_layers(("fc6", "pool5.3"), KNOWN) == [KNOWN[3], KNOWN[1], KNOWN[2]]
 
 
-def test_a_reduction_follows_a_slash() -> None:
+def test_post_processing_follows_a_slash() -> None:
     assert match_layers(("fc6/pca:8",), KNOWN) == [KNOWN[4]]
 
 
-def test_a_glob_after_the_slash_means_all_reductions_that_match() -> None:
+def test_a_glob_after_the_slash_means_all_post_processings_that_match() -> None:
     known = [*KNOWN, layer("fc6", "pca:16"), layer("fc6", "random:8")]
     assert match_layers(("fc6/pca:*",), known) == known[4:6]
 
@@ -271,7 +271,7 @@ def test_a_glob_means_all_that_match_and_each_once() -> None:
     assert match_layers(("pool5.?@max", "pool5.2"), KNOWN) == [KNOWN[0], KNOWN[1]]
 
 
-def test_a_layer_that_is_measured_reduced_alone_needs_no_slash() -> None:
+def test_a_layer_that_is_measured_post_processed_alone_needs_no_slash() -> None:
     assert match_layers(("fc6",), [KNOWN[4]]) == [KNOWN[4]]
 
 
@@ -281,7 +281,7 @@ def test_an_unknown_name_is_told_with_its_near_miss(name: str, near: str) -> Non
         match_layers((name,), KNOWN)
 
 
-def test_an_unknown_layer_is_told_the_layers_and_an_unknown_reduction_those_of_its_layer() -> None:
+def test_an_unknown_layer_is_told_the_layers_and_an_unknown_post_processing_those_of_its_layer() -> None:
     with pytest.raises(UnknownNameError, match=r"Known: pool5.2@max, .*, fc6@max, fc6@max/pca:8\.?$"):
         match_layers(("conv9",), KNOWN)
     with pytest.raises(UnknownNameError, match=r"Known: fc6@max, fc6@max/pca:8\.?$"):
@@ -366,21 +366,23 @@ def test_where_a_network_is_not_known_its_measured_layers_are_compared() -> None
     assert group_by_network(measured, known) == [["a", "b"], ["c"]]
 
 
-def test_reduced_layers_are_left_out_beside_layers_as_they_are(make_scores: MakeScores) -> None:
+def test_post_processed_layers_are_left_out_beside_layers_as_they_are(make_scores: MakeScores) -> None:
     (score,) = make_scores(["a"], [1], ["test"])
-    l2, pca = (with_layer(score, reduction=name) for name in ("l2", "pca:8"))
+    l2, pca = (with_layer(score, post_processing=name) for name in ("l2", "pca:8"))
     alone = replace(l2, run="other")
-    assert select_unreduced([score, l2, pca, alone]) == [score, alone]
+    assert select_raw([score, l2, pca, alone]) == [score, alone]
     assert omission_notes([score, l2, pca]) == [
-        "Unreduced layers; --layers '*/l2' shows them after one of 2 reductions."
+        "Raw layers; --layers '*/l2' shows them after one of 2 kinds of post-processing."
     ]
     assert omission_notes([l2, pca]) == omission_notes([score]) == []
 
 
-def test_what_every_value_after_a_reduction_says_names_it(make_scores: MakeScores) -> None:
+def test_what_every_value_after_post_processing_says_names_it(make_scores: MakeScores) -> None:
     raw = make_scores(["a", "b"], [1])
-    reduced = [with_layer(score, reduction="lda:2") for score in raw]
-    reduced = [replace(s, notes=("in-sample", *["tied"] * (s.ranked.layer.layer == "a"))) for s in reduced]
-    reduced = [replace(s, notes=()) if s.split == "test" else s for s in reduced]
-    assert common_lines(group_by_run(scores_of_metric(raw + reduced))) == ["lda:2, train: in-sample"]
-    assert common_lines(group_by_run(scores_of_metric(reduced))) == ["train: in-sample"]
+    post_processed = [with_layer(score, post_processing="lda:2") for score in raw]
+    post_processed = [
+        replace(s, notes=("in-sample", *["tied"] * (s.ranked.layer.layer == "a"))) for s in post_processed
+    ]
+    post_processed = [replace(s, notes=()) if s.split == "test" else s for s in post_processed]
+    assert common_lines(group_by_run(scores_of_metric(raw + post_processed))) == ["lda:2, train: in-sample"]
+    assert common_lines(group_by_run(scores_of_metric(post_processed))) == ["train: in-sample"]

@@ -59,10 +59,10 @@ def test_a_line_is_a_split_in_percent_over_layers(make_scores: MakeScores, name:
     assert x(line(axes, name)) == list(range(14))
 
 
-def test_train_is_named_choosing_classes_where_no_network_has_seen_it(make_scores: MakeScores) -> None:
+def test_train_is_named_selection_classes_where_no_network_has_seen_it(make_scores: MakeScores) -> None:
     (run,) = {score.run for score in make_scores()}
     (axes,) = draw(make_scores(), data={run: DataFacts("", {}, seen=False)}).axes
-    assert has(axes, "choosing classes")
+    assert has(axes, "selection classes")
     assert not has(axes, "train")
 
 
@@ -113,7 +113,7 @@ def test_the_best_layer_is_chosen_on_training_classes_that_no_network_has_seen(m
     (axes,) = draw(scores, data={scores[0].run: DataFacts("", {}, seen=False)}).axes
     assert xy(line(axes, "_best")) == [[1, 12.5]]
     said = " ".join(axes.get_title("left").split())
-    assert said.endswith("best on choosing classes: pool5.2, 95.0 %; on test 12.5 %")
+    assert said.endswith("best on selection classes: pool5.2, 95.0 %; on test 12.5 %")
 
 
 def test_without_test_scores_the_ring_stands_at_the_validation_value(make_scores: MakeScores) -> None:
@@ -233,26 +233,28 @@ def test_no_valid_value_at_all_is_drawn_as_such(make_scores: MakeScores) -> None
     assert "not valid: fc6, test, epoch 1: NaN (3 rows)" in notes(figure)
 
 
-def test_each_reduction_has_a_panel_of_its_own(make_scores: MakeScores) -> None:
+def test_each_post_processing_has_a_panel_of_its_own(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP)
-    reduced = [replace(with_layer(s, reduction="l2"), value=0.1) for s in scores if s.ranked.layer.layer == DEEP[-1]]
+    post_processed = [
+        replace(with_layer(s, post_processing="l2"), value=0.1) for s in scores if s.ranked.layer.layer == DEEP[-1]
+    ]
     data = {"netA": DataFacts("x", {}, "pretrained")}
-    raw, after = draw([*scores, *reduced], data=data).axes
+    raw, after = draw([*scores, *post_processed], data=data).axes
     assert [axes.get_title("left").split("\n")[0] for axes in (raw, after)] == ["netA, cosine", "netA, l2, cosine"]
     assert [[tick.get_text() for tick in axes.get_xticklabels()] for axes in (raw, after)] == [DEEP, ["fc6/l2"]]
     assert "test, pretrained" in [line.get_label() for line in after.get_lines()]
 
 
-def test_of_many_reductions_the_layers_as_they_are_alone_are_drawn(make_scores: MakeScores) -> None:
+def test_of_many_post_processings_the_layers_as_they_are_alone_are_drawn(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP, [0, 5])
     many = [
         *scores,
-        *(with_layer(s, reduction=f"pca:{dim}") for s in scores for dim in range(1, 7)),
+        *(with_layer(s, post_processing=f"pca:{dim}") for s in scores for dim in range(1, 7)),
     ]
     figure = draw(many)
     assert len(figure.axes) == 1
-    assert "--layers '*/pca:1' shows them after one of 6 reductions." in " ".join(notes(figure).split())
-    assert {row["reduction"] for row in csv.DictReader(layers_csv(many).splitlines())} == {"none"}
+    assert "--layers '*/pca:1' shows them after one of 6 kinds of post-processing." in " ".join(notes(figure).split())
+    assert {row["post_processing"] for row in csv.DictReader(layers_csv(many).splitlines())} == {"none"}
 
 
 def test_the_table_has_the_epochs_and_splits_that_are_drawn(make_scores: MakeScores) -> None:
@@ -317,15 +319,15 @@ def test_networks_with_layers_of_the_same_names_have_panels_of_their_own(make_sc
     assert len(draw(scores).axes) == 1
 
 
-def test_each_reduction_has_a_line_of_maps_and_vectors(make_scores: MakeScores) -> None:
+def test_each_post_processing_has_a_line_of_maps_and_vectors(make_scores: MakeScores) -> None:
     scores = [
-        with_layer(score, pool="none" if score.ranked.layer.layer == "fc6" else "max", reduction=reduction)
+        with_layer(score, pool="none" if score.ranked.layer.layer == "fc6" else "max", post_processing=post_processing)
         for score in make_scores(["pool3", "pool5", "fc6"], epochs=[0])
-        for reduction in (["none"] if score.ranked.layer.layer == "pool3" else ["none", "pca:8"])
+        for post_processing in (["none"] if score.ranked.layer.layer == "pool3" else ["none", "pca:8"])
     ]
-    raw, reduced = draw(scores).axes
+    raw, post_processed = draw(scores).axes
     # pool3, which is too short for pca:8, pool5 and fc6; pool5 and fc6
-    assert [x(line(axes, "test, untrained")) for axes in (raw, reduced)] == [[0, 1, 2], [0, 1]]
+    assert [x(line(axes, "test, untrained")) for axes in (raw, post_processed)] == [[0, 1, 2], [0, 1]]
 
 
 def test_no_line_goes_through_layers_side_by_side(make_scores: MakeScores) -> None:
@@ -431,14 +433,16 @@ def test_a_candidate_in_fifths_is_drawn_with_the_embedding_in_the_same_fifths(ma
     scores = make_scores(DEEP, [5])
     of_test = {score.ranked.layer.layer: score for score in scores if score.split == "test"}
     candidate, embedding = replace(of_test["pool5.2"], value=0.786), replace(of_test["fc6"], value=0.758)
-    selected = Selected("pool5.2, half-whitened to 128", candidate, 128, True, embedding)
+    selected = Selected("pool5.2, partially whitened to 128", candidate, 128, True, embedding)
     figure = draw(scores, selected={"netA": selected})
     dotted = line(figure.axes[0], "_from the embedding in the same fifths")
     assert xy(dotted) == [[1, pytest.approx(75.8)], [1, pytest.approx(78.6)]]
     legend = figure.axes[0].get_legend()
     assert legend is not None
     (entry,) = legend.get_texts()
-    assert entry.get_text() == "selected: pool5.2, half-whitened to 128 (in fifths), 75.8 \N{RIGHTWARDS ARROW} 78.6 %"
+    assert (
+        entry.get_text() == "selected: pool5.2, partially whitened to 128 (in fifths), 75.8 \N{RIGHTWARDS ARROW} 78.6 %"
+    )
     assert "the hollow star is to be compared with the other end of its dotted line" in " ".join(
         notes(figure).lower().split()
     )
@@ -515,12 +519,12 @@ def test_bars_of_trainings_reach_from_the_lowest_to_the_highest(make_scores: Mak
     assert "Bars: lowest to highest training" in notes_in_one_line(figure)
 
 
-def test_each_reduction_has_a_panel_of_all_runs(make_scores: MakeScores) -> None:
+def test_each_post_processing_has_a_panel_of_all_runs(make_scores: MakeScores) -> None:
     scores = two(make_scores)
     figure = draw(
         [
             *scores,
-            *(with_layer(score, reduction="l2") for score in scores if score.ranked.layer.layer == "fc6"),
+            *(with_layer(score, post_processing="l2") for score in scores if score.ranked.layer.layer == "fc6"),
         ]
     )
     assert [axes.get_title("left") for axes in figure.axes] == [

@@ -134,7 +134,7 @@ def test_the_table_has_whole_names_and_every_number() -> None:
     assert [row["item_class"] for row in rows] == [long, f"not {long}"]
     assert [(row["place"], row["value"], row["right"]) for row in rows] == [("1", "1.0", "true"), ("2", "0.9", "false")]
     first = rows[0]
-    assert (first["layer"], first["reduction"], first["similarity"], first["epoch"]) == (
+    assert (first["layer"], first["post_processing"], first["similarity"], first["epoch"]) == (
         "fc6",
         "binary",
         "hamming",

@@ -190,9 +190,9 @@ def test_layers_that_are_asked_for_are_in_colour_instead(make_scores: MakeScores
     assert coloured(axes) == VGG[1:3]
 
 
-def test_a_reduction_is_drawn_where_it_is_asked_for(make_scores: MakeScores) -> None:
+def test_post_processing_is_drawn_where_it_is_asked_for(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP)
-    scores += [replace(with_layer(score, reduction="l2"), value=0.5) for score in scores]
+    scores += [replace(with_layer(score, post_processing="l2"), value=0.5) for score in scores]
     (axes,) = draw(scores, layers=[scores[-1].ranked]).axes
     assert coloured(axes) == ["fc6/l2"]
 
@@ -397,11 +397,11 @@ def test_intervals_of_different_kinds_are_not_drawn(make_scores: MakeScores) -> 
     assert "intervals of different kinds are not shown together" in texts(figure)
 
 
-def test_reductions_are_not_drawn_beside_the_layers_as_they_are(make_scores: MakeScores) -> None:
+def test_post_processing_is_not_drawn_beside_the_layers_as_they_are(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP)
     plain, figure = (
         draw(scores),
-        draw([*scores, *(with_layer(score, reduction="l2") for score in scores)]),
+        draw([*scores, *(with_layer(score, post_processing="l2") for score in scores)]),
     )
     labels = [[line.get_label() for axes in each.axes for line in axes.lines] for each in (plain, figure)]
     assert labels[0] == labels[1]

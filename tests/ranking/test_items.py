@@ -18,7 +18,7 @@ def test_rows_are_sorted_by_class_and_keep_their_order_in_it(spread: int) -> Non
 
 
 class TableWithADevice(Table):
-    """One that computes on a device, as reduced rows do."""
+    """One that computes on a device, as post-processed rows do."""
 
     device = torch.device("cpu")
 

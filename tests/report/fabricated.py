@@ -19,16 +19,16 @@ LAYERS = tuple(
     RankedLayer(LayerKey(*key), "none", "cosine")
     for key in [("pool1", "max"), ("pool2", "max"), ("pool3", "max"), ("pool4", "max"), ("fc6", "none")]
 )
-REDUCED = RankedLayer(LayerKey("fc6", "none"), "l2+pca:64+l2", "cosine")
+POST_PROCESSED = RankedLayer(LayerKey("fc6", "none"), "l2+pca:64+l2", "cosine")
 
 
 def scores_of(run: str, layers: Sequence[RankedLayer], epochs: Sequence[int], seed: int) -> tuple[Score, ...]:
-    """R@1 with intervals and an effective rank of every layer, epoch and split; the reduced layer at the last epoch."""
+    """R@1 with intervals and an effective rank of every layer, epoch and split; post-processed at the last epoch."""
     rng = np.random.default_rng(seed)
     scores = []
     for epoch in epochs:
         for ranked in layers:
-            if ranked == REDUCED and epoch != epochs[-1]:
+            if ranked == POST_PROCESSED and epoch != epochs[-1]:
                 continue
             for split in ("train", "test"):
                 value = float(rng.random())
@@ -45,8 +45,8 @@ def scores_of(run: str, layers: Sequence[RankedLayer], epochs: Sequence[int], se
 
 
 def run_page(name: str, epochs: Sequence[int] = (0, 1, 2, 4), seed: int = 0, **fields: object) -> RunPage:
-    """A run of five layers, of which `fc6`, the embedding, was also reduced; four of them are shown first."""
-    layers = (*LAYERS, REDUCED)
+    """A run of five layers, of which `fc6`, the embedding, was also post-processed; four of them are shown first."""
+    layers = (*LAYERS, POST_PROCESSED)
     splits = {"train": SplitFacts(20, 4, None, 0.1), "test": SplitFacts(20, 4, None, 0.1)}
     usual = {
         "name": name, "data": DataFacts("glyphs", splits, held_out=True), "layers": layers, "few": (0, 2, 3, 4),

@@ -83,22 +83,22 @@ def test_classes_are_called_new_only_where_they_are(open_page: Open) -> None:
     assert open_page(report_of(run, other)).texts("#curves .split") == expected
 
 
-def test_train_is_called_choosing_classes_of_the_runs_that_have_not_seen_it(open_page: Open) -> None:
+def test_train_is_called_selection_classes_of_the_runs_that_have_not_seen_it(open_page: Open) -> None:
     run = run_page("one")
     opened = open_page(report_of(run, run_page("two", seed=1, data=replace(run.data, held_out=False, seen=False))))
     heads = [text.rstrip(" ↕▲") for text in opened.texts("#table-box th[scope=col]")]
-    assert heads == ["run", "layer", "train", "choosing", "test", "train or choosing \u2212 test"]
+    assert heads == ["run", "layer", "train", "selection", "test", "train or selection \u2212 test"]
     shown = [[cell != "\u2013" for cell in opened.texts(f"tr[data-run={name}] td.number")] for name in ("one", "two")]
     assert shown == [5 * [True, False, True, True], 5 * [False, True, True, True]]
-    assert opened.texts("#curves .split")[-2:] == ["choosing classes", "test"]
+    assert opened.texts("#curves .split")[-2:] == ["selection classes", "test"]
     assert [text[:4] for text in opened.texts("#map .heat .split")] == ["trai", "choo"]
     (caption,) = opened.texts("#map-caption")
-    assert "train or choosing better" in caption
-    assert "train (one) or choosing classes (two)" in caption
+    assert "train or selection better" in caption
+    assert "train (one) or selection classes (two)" in caption
     opened.page.locator("#map-1").press("End")
-    assert "R@1 on choosing classes = " in opened.texts("#readout")[0]
+    assert "R@1 on selection classes = " in opened.texts("#readout")[0]
     opened.page.locator("tr[data-run=two] button").first.click()
-    assert opened.texts(".inner tbody tr td:first-child") == ["choosing classes", "test"] * 2
+    assert opened.texts(".inner tbody tr td:first-child") == ["selection classes", "test"] * 2
 
 
 def test_a_layer_that_is_chosen_is_named_at_its_curves(open_page: Open) -> None:
@@ -147,7 +147,7 @@ def test_a_narrow_page_shows_the_pool_of_each_layer(open_page: Open, epochs: tup
     assert opened.page.evaluate("document.documentElement.scrollWidth") == 390
 
 
-def test_a_shortened_label_loses_its_reduction_before_the_name_of_its_layer(open_page: Open) -> None:
+def test_a_shortened_label_loses_its_post_processing_before_the_name_of_its_layer(open_page: Open) -> None:
     opened = open_page()
 
     def short(label: str, share: float) -> str:
@@ -191,7 +191,7 @@ def test_a_run_of_one_epoch_has_no_curves_beside_one_that_has(open_page: Open) -
     assert "By layer alone, having one epoch: frozen." in opened.texts("#curves-caption")[0]
 
 
-def test_all_layers_are_chosen_without_their_reductions(open_page: Open) -> None:
+def test_all_layers_are_chosen_without_their_post_processings(open_page: Open) -> None:
     opened = open_page()
     opened.page.locator("#choose-layers > summary").click()
     opened.page.get_by_role("button", name="all layers").click()
@@ -202,7 +202,7 @@ def test_all_layers_are_chosen_without_their_reductions(open_page: Open) -> None
         "pool4@max",
         "fc6",
     ]
-    opened.page.get_by_text("reductions: 1").click()
+    opened.page.get_by_text("post-processing: 1").click()
     opened.page.get_by_label("fc6/l2+pca:64+l2").check()
     assert opened.page.locator("#map .name").last.text_content() == "fc6/l2+pca:64+l2"
 
@@ -271,7 +271,7 @@ def test_text_filters_the_rows_of_the_table(open_page: Open) -> None:
     opened = open_page(report_of(run_page("one"), run_page("two")))
     assert opened.texts("#table-count") == ["10 of 10 rows; 2 more of layers not chosen above"]
     opened.page.locator("#choose-layers > summary").click()
-    opened.page.get_by_role("button", name="with reductions").click()
+    opened.page.get_by_role("button", name="with post-processing").click()
     opened.page.get_by_label("Show rows with").fill("TWO pca:64")
     assert opened.texts("#table-box tbody tr > :nth-child(2)") == ["fc6/l2+pca:64+l2"]
     assert opened.texts("#table-count") == ["1 of 12 rows"]
@@ -333,13 +333,14 @@ def test_pointing_at_a_curve_tells_everything_of_its_number(open_page: Open) -> 
     (score,) = [
         s
         for s in run.scores
-        if (s.epoch, s.ranked.layer.layer, s.ranked.reduction, s.split, s.metric) == (4, "fc6", "none", "test", "R@1")
+        if (s.epoch, s.ranked.layer.layer, s.ranked.post_processing, s.split, s.metric)
+        == (4, "fc6", "none", "test", "R@1")
     ]
     assert opened.texts("#readout > *") == [
         f"{100 * (score.value or 0):.1f} %",
         f"R@1 on test = {score.value!r}",
         f"interval {score.low!r} to {score.high!r}",
-        "fc6, pool none, reduction none, cosine",
+        "fc6, pool none, post-processing none, cosine",
         "one, epoch 4",
     ]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from layerprobe.hooks import list_layers
 from layerprobe.sources.python_file import import_file
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.naming import name_model
-from layerprobe.taps import list_layers
 from layerprobe.values.network_input import OwnInput
 from tests.sources.conftest import build, embeddings, noise, source
 

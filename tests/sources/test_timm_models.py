@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from layerprobe.hooks import list_layers
 from layerprobe.nets.checkpoint_files import FileWeights
 from layerprobe.sources import hub, timm_models
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
-from layerprobe.taps import list_layers
 from layerprobe.values.network_input import OwnInput
 from tests.sources.conftest import build, embeddings, noise, source
 

@@ -33,12 +33,12 @@ def judged(cells: UnitSums, within: float = 0.01, growth: float = 1.0) -> tuple[
     return picked, judge(cells, picked, within=within, growth=growth)
 
 
-def test_of_two_candidates_at_most_is_the_one_sided_end_of_the_paired_t_interval() -> None:
+def test_of_two_candidates_max_loss_is_the_one_sided_end_of_the_paired_t_interval() -> None:
     cells = drawn([0.5, 0.497], 200)
     picked, found = judged(cells)
     first, second = (cells.sums / cells.counts)[[picked, 1 - picked]]
     end = stats.ttest_rel(second, first).confidence_interval(0.9).high
-    assert found.at_most == pytest.approx(end, rel=0.1)
+    assert found.max_loss == pytest.approx(end, rel=0.1)
     assert found.lead is not None
     interval = stats.ttest_rel(first, second).confidence_interval(0.95)
     assert (found.lead.low, found.lead.high) == pytest.approx((interval.low, interval.high), rel=0.1)
@@ -51,43 +51,43 @@ def test_bands_of_many_candidates_are_wider_than_that_of_the_widest_alone() -> N
     for other in {*range(14)} - {picked}:
         first, second = (cells.sums / cells.counts)[[picked, other]]
         alone.append(stats.ttest_rel(second, first).confidence_interval(0.9).high)
-    assert found.at_most is not None
-    assert found.at_most > max(alone)
+    assert found.max_loss is not None
+    assert found.max_loss > max(alone)
 
 
 def test_one_that_is_better_than_each_other_is_clear_and_lacks_nothing() -> None:
     picked, found = judged(drawn([0.6, 0.5, 0.52], 60))
-    assert (picked, found.verdict, found.at_most, found.runner_up) == (0, "clear", 0.0, 2)
+    assert (picked, found.verdict, found.max_loss, found.runner_up) == (0, "significant", 0.0, 2)
     assert found.units_needed is None
     assert found.lead is not None
     assert found.lead.low is not None
     assert found.lead.low > 0
 
 
-def test_alike_candidates_are_settled_with_enough_units_and_open_with_few() -> None:
+def test_alike_candidates_are_conclusive_with_enough_units_and_inconclusive_with_few() -> None:
     true = [0.5, 0.5, 0.5]
     few, many = judged(drawn(true, 20))[1], judged(drawn(true, 2000))[1]
-    assert (few.verdict, many.verdict) == ("open", "settled")
+    assert (few.verdict, many.verdict) == ("inconclusive", "conclusive")
     assert (few.equivalent, many.equivalent) == ((), (0, 1, 2))
-    assert few.at_most is not None
-    assert many.at_most is not None
-    assert few.at_most > 0.01 >= many.at_most > 0
+    assert few.max_loss is not None
+    assert many.max_loss is not None
+    assert few.max_loss > 0.01 >= many.max_loss > 0
 
 
 def test_one_that_is_not_the_best_mean_is_never_clear() -> None:
     rng = np.random.default_rng(0)
     base = rng.normal(0.5, 0.1, 60)
     found = judge(cells_of([base - 0.004, base, base - 0.3]), 0, within=0.01)
-    assert found.verdict == "settled"
-    assert found.at_most == pytest.approx(0.004)
+    assert found.verdict == "conclusive"
+    assert found.max_loss == pytest.approx(0.004)
 
 
-def test_in_a_larger_gallery_the_bound_grows_and_what_is_settled_may_be_open() -> None:
+def test_in_a_larger_gallery_the_bound_grows_and_what_is_conclusive_may_be_inconclusive() -> None:
     cells = drawn([0.5, 0.5, 0.5], 2000)
     same, grown = judged(cells)[1], judged(cells, growth=3.0)[1]
-    assert same.at_most is not None
-    assert grown.at_most == pytest.approx(3 * same.at_most)
-    assert (same.verdict, grown.verdict) == ("settled", "open" if 3 * same.at_most > 0.01 else "settled")
+    assert same.max_loss is not None
+    assert grown.max_loss == pytest.approx(3 * same.max_loss)
+    assert (same.verdict, grown.verdict) == ("conclusive", "inconclusive" if 3 * same.max_loss > 0.01 else "conclusive")
     assert judged(cells, within=0.03, growth=3.0)[1].equivalent == judged(cells, within=0.01)[1].equivalent
 
 
@@ -118,8 +118,8 @@ def test_units_needed_scale_the_half_width_to_what_is_left_of_within() -> None:
     picked, found = judged(cells)
     means = cells.means
     d = float(means[1 - picked] - means[picked])
-    assert found.at_most is not None
-    assert found.units_needed == math.ceil(20 * ((found.at_most - d) / (0.01 - d)) ** 2 - 1e-6)
+    assert found.max_loss is not None
+    assert found.units_needed == math.ceil(20 * ((found.max_loss - d) / (0.01 - d)) ** 2 - 1e-6)
     assert judged(cells, within=0.0)[1].units_needed is None
     equal = cells_of([[0.4, 0.6] * 10, [0.6, 0.4] * 10])
     assert judged(equal, within=0.02)[1].units_needed is not None
@@ -127,33 +127,33 @@ def test_units_needed_scale_the_half_width_to_what_is_left_of_within() -> None:
 
 
 def test_fewer_than_ten_units_are_open_without_a_bound() -> None:
-    assert judged(drawn([0.9, 0.1], 9))[1] == Judged("open", None)
+    assert judged(drawn([0.9, 0.1], 9))[1] == Judged("inconclusive", None)
 
 
 def test_a_single_candidate_is_clear() -> None:
-    assert judged(drawn([0.9], 12))[1] == Judged("clear", 0.0, (0,))
+    assert judged(drawn([0.9], 12))[1] == Judged("significant", 0.0, (0,))
 
 
 def test_a_constant_lead_is_clear() -> None:
     base = np.random.default_rng(0).uniform(0.3, 0.7, 12)
     _, found = judged(cells_of([base + 0.1, base]))
-    assert (found.verdict, found.at_most) == ("clear", 0.0)
+    assert (found.verdict, found.max_loss) == ("significant", 0.0)
     assert found.lead is not None
     assert found.lead.low == pytest.approx(0.1)
 
 
 def test_of_eight_equal_candidates_the_choice_is_clear_in_at_most_5_percent() -> None:
-    clear = sum(judged(drawn([0.5] * 8, 20, seed=seed))[1].verdict == "clear" for seed in range(100))
+    clear = sum(judged(drawn([0.5] * 8, 20, seed=seed))[1].verdict == "significant" for seed in range(100))
     assert clear <= 5
 
 
-def test_at_most_covers_what_the_chosen_one_lacks() -> None:
+def test_max_loss_covers_what_the_chosen_one_lacks() -> None:
     true = np.array([0.5, 0.51, 0.52, 0.52, 0.5, 0.49])
     missed = 0
     for seed in range(200):
         picked, found = judged(drawn(true.tolist(), 30, seed=seed))
-        assert found.at_most is not None
-        missed += true.max() - true[picked] > found.at_most + 1e-12
+        assert found.max_loss is not None
+        missed += true.max() - true[picked] > found.max_loss + 1e-12
     assert missed <= 17  # 5 % are 10 +- 3
 
 
@@ -195,7 +195,7 @@ def test_where_one_half_decides_the_gain_is_that_of_the_other() -> None:
 def test_halves_that_contradict_each_other_cannot_tell() -> None:
     halves = folds_of(np.arange(40), count=2, seed=0)
     differences = np.where(halves == 0, 0.1, -0.1) + np.random.default_rng(2).normal(0, 0.03, 40)
-    assert advise(gains_of(differences), within=0.01).advice == "unknown"
+    assert advise(gains_of(differences), within=0.01).advice == "inconclusive"
 
 
 def test_a_worse_candidate_is_not_switched_to() -> None:
@@ -213,7 +213,7 @@ def test_fewer_than_20_units_decide_and_report() -> None:
     differences = np.random.default_rng(0).normal(0.1, 0.05, 19)
     advised = advise(gains_of(differences), within=0.01)
     assert (advised.advice, advised.units, advised.decided_elsewhere) == ("switch", 19, False)
-    assert advise(gains_of(np.full(9, 0.1)), within=0.01).advice == "unknown"
+    assert advise(gains_of(np.full(9, 0.1)), within=0.01).advice == "inconclusive"
 
 
 def test_the_reported_gain_is_unbiased_where_that_by_which_it_was_decided_is_not() -> None:

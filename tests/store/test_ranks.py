@@ -98,7 +98,7 @@ def test_a_file_says_by_what_search_and_against_which_chance_its_ranks_are(tmp_p
         replace(KEY, tie_window=1e-9),
         replace(KEY, engine=1),
         replace(KEY, search_sha256="t"),
-        replace(KEY, reduction="fitted on train"),
+        replace(KEY, post_processing="fitted on train"),
     ],
 )
 def test_ranks_of_something_else_are_not_used(tmp_path: Path, other: RankKey) -> None:
@@ -109,12 +109,14 @@ def test_ranks_of_something_else_are_not_used(tmp_path: Path, other: RankKey) ->
 
 
 def test_each_layer_has_a_key_of_its_own(tmp_path: Path) -> None:
-    fitted = replace(KEY, reduction="fitted on train")
-    reduced = RankedLayer(POOL, "pca:8", "cosine")
-    entries = {LAYER: RankEntry(KEY, some_ranks()), reduced: RankEntry(fitted, some_ranks())}
+    fitted = replace(KEY, post_processing="fitted on train")
+    post_processed = RankedLayer(POOL, "pca:8", "cosine")
+    entries = {LAYER: RankEntry(KEY, some_ranks()), post_processed: RankEntry(fitted, some_ranks())}
     write_ranks(tmp_path / "r.h5", ROWS, entries)
-    found = read_rank_file(tmp_path / "r.h5").holding(lambda ranked: fitted if ranked.reduction == "pca:8" else KEY)
-    assert set(found) == {LAYER, reduced}
+    found = read_rank_file(tmp_path / "r.h5").holding(
+        lambda ranked: fitted if ranked.post_processing == "pca:8" else KEY
+    )
+    assert set(found) == {LAYER, post_processed}
     assert set(held(tmp_path / "r.h5", KEY)) == {LAYER}
 
 

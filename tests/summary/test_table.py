@@ -46,7 +46,7 @@ def test_json_has_the_fields_of_the_contract() -> None:
     assert values["layers"][0] == {
         "layer": "pool5",
         "pool": "max",
-        "reduction": "none",
+        "post_processing": "none",
         "similarity": "cosine",
         "train": {
             "value": 0.9,

@@ -27,9 +27,11 @@ def score(
         "run": "omni", "experiment": "e", "seed": 0, "epoch": 30, "split": split, "metric": metric, "value": value,
         "interval": None, "n": 100, "notes": notes,
     }  # fmt: skip
-    ranked = {"pool": "none", "reduction": "none", "similarity": "cosine"}
+    ranked = {"pool": "none", "post_processing": "none", "similarity": "cosine"}
     of_layer = {name: str(other.pop(name, default)) for name, default in ranked.items()}
-    fields["ranked"] = RankedLayer(LayerKey(layer, of_layer["pool"]), of_layer["reduction"], of_layer["similarity"])
+    fields["ranked"] = RankedLayer(
+        LayerKey(layer, of_layer["pool"]), of_layer["post_processing"], of_layer["similarity"]
+    )
     return Score(**(fields | other))  # type: ignore[arg-type] # the fields of a score
 
 
@@ -181,8 +183,8 @@ def test_a_note_of_two_splits_stands_below_once() -> None:
     assert [line for line in lines if note in line] == [f"train and test, a: {note}"]
 
 
-def test_a_layer_is_named_with_its_reduction_and_where_rows_differ_its_similarity() -> None:
-    scores = [score("a", "test", 0.5), score("a", "test", 0.6, reduction="pca:8", similarity="dot")]
+def test_a_layer_is_named_with_its_post_processing_and_where_rows_differ_its_similarity() -> None:
+    scores = [score("a", "test", 0.5), score("a", "test", 0.6, post_processing="pca:8", similarity="dot")]
     lines = printed(layer_table(scores))
     assert row(lines, "a/pca:8~dot") == ["*", "a/pca:8~dot", "60.0"]
     assert lines[0] == "omni, epoch 30, R@1 in %"
@@ -190,8 +192,8 @@ def test_a_layer_is_named_with_its_reduction_and_where_rows_differ_its_similarit
 
 def test_what_all_rows_share_stands_in_the_title() -> None:
     assert printed(layer_table([score("a", "test", 0.5)]))[0] == "omni, epoch 30, R@1 in %, cosine"
-    reduced = layer_table([score("a", "test", 0.5, reduction="pca:8")])
-    assert printed(reduced)[0] == "omni, epoch 30, R@1 in %, cosine"
+    post_processed = layer_table([score("a", "test", 0.5, post_processing="pca:8")])
+    assert printed(post_processed)[0] == "omni, epoch 30, R@1 in %, cosine"
 
 
 def test_six_k_and_three_splits_fit_80_columns() -> None:
@@ -404,19 +406,19 @@ def test_an_overview_compares_on_validation_where_the_best_is_chosen_there() -> 
     )
 
 
-def test_the_best_is_chosen_on_unseen_training_classes_but_of_reduced_layers() -> None:
+def test_the_best_is_chosen_on_unseen_training_classes_but_of_post_processed_layers() -> None:
     scores = [score(layer, split, value) for split, a, b in (("train", 0.7, 0.6), ("test", 0.4, 0.5))
               for layer, value in (("a", a), ("b", b))]  # fmt: skip
     unseen = replace(NO_DATA, seen=False)
     table = overview_table(scores, metric="R@1", data=unseen, embedding=scores[1].ranked)
     assert table.notes == (
-        "best on choosing classes: a, 70.0 %; on test 40.0 %",
-        "embedding: b, 60.0 % on choosing classes, 10.0 points below the best",
+        "best on selection classes: a, 70.0 %; on test 40.0 %",
+        "embedding: b, 60.0 % on selection classes, 10.0 points below the best",
     )
-    best = "* best on choosing classes: a, 70.0 %; on test 40.0 %"
+    best = "* best on selection classes: a, 70.0 %; on test 40.0 %"
     assert best in layer_table(scores, metric="R@1", data=unseen).notes
-    reduced = [with_layer(each, reduction="l2+pca:8") for each in scores]
-    found = layer_table(reduced, metric="R@1", data=unseen).notes
+    post_processed = [with_layer(each, post_processing="l2+pca:8") for each in scores]
+    found = layer_table(post_processed, metric="R@1", data=unseen).notes
     assert "* best on test (chosen on test): b/l2+pca:8, 50.0 %" in found
 
 
@@ -427,13 +429,19 @@ def test_an_overview_has_test_before_training_beside_it() -> None:
     assert [line[2] for line in table.rows] == ["30.0", "-"]
 
 
-def test_an_overview_has_a_line_for_the_best_layer_after_each_reduction() -> None:
-    reduced = [score("a", "test", 0.7, reduction="pca:8"), score("b", "test", 0.65, reduction="pca:8")]
-    scores = [score("a", "test", 0.5), score("b", "test", 0.6), *reduced]
+def test_an_overview_has_a_line_for_the_best_layer_after_each_post_processing() -> None:
+    post_processed = [
+        score("a", "test", 0.7, post_processing="pca:8"),
+        score("b", "test", 0.65, post_processing="pca:8"),
+    ]
+    scores = [score("a", "test", 0.5), score("b", "test", 0.6), *post_processed]
     table = overview_table(scores, metric="R@1", data=NO_DATA, embedding=scores[1].ranked)
     assert [line[0] for line in table.rows] == ["a", "b"]
     assert table.notes[-1] == "best on test after pca:8: a, 70.0 % (embedding 65.0 %)"
-    assert [line[0] for line in overview_table(reduced, metric="R@1", data=NO_DATA).rows] == ["a/pca:8", "b/pca:8"]
+    assert [line[0] for line in overview_table(post_processed, metric="R@1", data=NO_DATA).rows] == [
+        "a/pca:8",
+        "b/pca:8",
+    ]
 
 
 def test_an_overview_shows_its_first_note_and_counts_the_others() -> None:

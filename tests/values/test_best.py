@@ -43,8 +43,8 @@ def test_unseen_training_classes_come_after_validation_and_before_test() -> None
     assert best_layer(values | {"validation": [0.9, 0.1, 0.2]}) == Best(0, "validation", 1)
     assert best_layer(values | {"train": [0.1, 0.9, None]}) == Best(2, "test", 1)
     text = best_text(Best(1, "train", 1), NAMES, values, ["fc6"])
-    assert text.startswith("best on choosing classes: pool5, 90.0 %; on test 20.0 %; ")
-    assert text.endswith("; not significantly different on choosing classes: fc6")
+    assert text.startswith("best on selection classes: pool5, 90.0 %; on test 20.0 %; ")
+    assert text.endswith("; not significantly different on selection classes: fc6")
 
 
 def test_without_test_values_validation_still_names_a_best() -> None:
@@ -141,14 +141,14 @@ def test_equal_values_share_their_mean_rank() -> None:
     assert found == [pytest.approx(4.5 / (4.5 * 5) ** 0.5)]
 
 
-def test_each_split_and_epoch_and_reduction_is_compared_with_its_own_recall() -> None:
+def test_each_split_and_epoch_and_post_processing_is_compared_with_its_own_recall() -> None:
     falling = [-value for value in RECALLS]
     given = [
         *scores("R@1", RECALLS), *scores("two-nn", RECALLS), *scores("R@1", falling, "train"),
         *scores("two-nn", RECALLS, "train"), *scores("R@1", falling, epoch=0), *scores("two-nn", RECALLS, epoch=0),
         *scores("R@1", falling, of="pca:8"), *scores("two-nn", RECALLS, of="pca:8"),
     ]  # fmt: skip
-    found = {(each.split, each.epoch, each.reduction): each.correlation for each in agreements(given)}
+    found = {(each.split, each.epoch, each.post_processing): each.correlation for each in agreements(given)}
     assert found == {
         ("test", 9, "none"): 1, ("train", 9, "none"): -1, ("test", 0, "none"): -1, ("test", 9, "pca:8"): -1
     }  # fmt: skip
@@ -217,7 +217,7 @@ def test_json_has_what_is_compared_and_over_how_many_layers() -> None:
             "metric": "two-nn",
             "epoch": 20,
             "split": "test",
-            "reduction": "none",
+            "post_processing": "none",
             "similarity": "cosine",
             "recall": "R@1",
             "layers": 6,

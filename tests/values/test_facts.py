@@ -26,15 +26,15 @@ def test_a_line_has_the_queries_classes_and_chance_of_a_split() -> None:
     ]
 
 
-def test_train_is_named_choosing_classes_only_if_no_network_may_have_seen_it() -> None:
+def test_train_is_named_selection_classes_only_if_no_network_may_have_seen_it() -> None:
     unseen = replace(GLYPHS, seen=False)
     named = [split_text("train", data) for data in ([unseen], [unseen, unseen], [GLYPHS, unseen], [])]
-    assert named == ["choosing classes", "choosing classes", "train", "train"]
+    assert named == ["selection classes", "selection classes", "train", "train"]
     assert [split_text(split, [unseen]) for split in ("validation", "test")] == ["validation", "test"]
     headers = [split_header("train", [unseen]), split_header("train", [GLYPHS]), split_header("validation", [GLYPHS])]
-    assert headers == ["choosing", "train", "valid."]
-    assert fact_lines(unseen)[0].startswith("glyphs choosing classes: 48 queries")
-    assert run_lines({"a": unseen})[1].startswith("choosing classes: 48 queries of 6 classes")
+    assert headers == ["selection", "train", "valid."]
+    assert fact_lines(unseen)[0].startswith("glyphs selection classes: 48 queries")
+    assert run_lines({"a": unseen})[1].startswith("selection classes: 48 queries of 6 classes")
 
 
 def test_training_classes_choose_the_best_layer_only_if_unseen_and_nothing_is_fitted_on_them() -> None:
@@ -112,9 +112,9 @@ def test_more_than_half_without_a_right_item_and_identical_images_are_told() -> 
     assert fact_lines(many) == ["birds test: 8 queries, 5 queries without a right item"]
     identical = SplitFacts(1200, identical=IdenticalImages(1100, "fc6", 0.25))
     assert fact_lines(DataFacts("", {"train": identical}, seen=False)) == [
-        "choosing classes: 1,200 queries",
-        "choosing classes: 1,100 of 1,200 queries have an identical image in what they search; without those R@1 of fc6"
-        " is 25.0 %",
+        "selection classes: 1,200 queries",
+        "selection classes: 1,100 of 1,200 queries have an identical image in what they search; without those R@1 of"
+        " fc6 is 25.0 %",
     ]
     alone = SplitFacts(6, identical=IdenticalImages(6, "fc6", None))
     assert fact_lines(DataFacts("", {"test": alone}))[1].endswith(

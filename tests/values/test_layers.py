@@ -16,7 +16,7 @@ from layerprobe.values.layers import (
     members_of,
     network_order,
     spoken_name,
-    spoken_reduction,
+    spoken_post_processing,
     unlike_text,
 )
 from tests.workflow.stored_ranks import ranked as ranked_layer
@@ -55,11 +55,11 @@ def test_pools_of_tokens_follow_those_that_maps_have_too() -> None:
     assert ordered(*pools) == ["conv@max", "conv@avg", "conv@cls", "conv@cls+avg", "conv@grid:2"]
 
 
-def test_reductions_then_similarities_order_the_rankings_of_a_layer() -> None:
+def test_post_processing_then_similarities_order_the_rankings_of_a_layer() -> None:
     fc6 = LayerKey("fc6", "none")
     expected = [("none", "cosine"), ("none", "dot"), ("l2", "cosine"), ("pca:8", "cosine"), ("pca:64", "cosine")]
     found = network_order([RankedLayer(fc6, *names) for names in reversed(expected)], ["fc6"])
-    assert [(ranked.reduction, ranked.similarity) for ranked in found] == expected
+    assert [(ranked.post_processing, ranked.similarity) for ranked in found] == expected
 
 
 def test_layers_side_by_side_follow_the_last_of_them() -> None:
@@ -96,8 +96,8 @@ def test_vectors_side_by_side_are_two_layers() -> None:
 
 
 MAP, AVG, FC6, PCA, BITS, DOT = (
-    RankedLayer(LayerKey(*key), reduction, similarity)
-    for key, reduction, similarity in [
+    RankedLayer(LayerKey(*key), post_processing, similarity)
+    for key, post_processing, similarity in [
         (("p", "max"), "none", "cosine"), (("p", "avg"), "none", "cosine"), (("fc6", "none"), "none", "cosine"),
         (("fc6", "none"), "l2+pca:8", "cosine"), (("p", "max"), "binary", "hamming"),
         (("fc6", "none"), "none", "dot"),
@@ -106,7 +106,7 @@ MAP, AVG, FC6, PCA, BITS, DOT = (
 EVERY = (MAP, AVG, BITS, FC6, PCA, DOT)
 
 
-def test_a_name_has_the_pool_but_of_a_vector_and_the_reduction() -> None:
+def test_a_name_has_the_pool_but_of_a_vector_and_the_post_processing() -> None:
     assert layer_names([MAP, AVG, FC6, PCA]) == ["p@max", "p@avg", "fc6", "fc6/l2+pca:8"]
 
 
@@ -133,11 +133,11 @@ def test_every_name_means_the_layer_that_it_was_printed_for() -> None:
         ("p@gem", []),
     ],
 )
-def test_what_a_name_leaves_out_may_be_anything_but_a_reduction(text: str, found: list[RankedLayer]) -> None:
+def test_what_a_name_leaves_out_may_be_anything_but_post_processing(text: str, found: list[RankedLayer]) -> None:
     assert matching_layers(text, EVERY) == found
 
 
-def test_a_colon_of_a_pool_or_a_reduction_is_no_runs() -> None:
+def test_a_colon_of_a_pool_or_post_processing_is_no_runs() -> None:
     grid = RankedLayer(LayerKey("p", "grid:2"), "none", "cosine")
     assert matching_layers("p@grid:2", [grid, MAP]) == [grid]
     assert matching_layers("fc6/l2+pca:8", EVERY) == [PCA]
@@ -146,7 +146,7 @@ def test_a_colon_of_a_pool_or_a_reduction_is_no_runs() -> None:
 @pytest.mark.parametrize(
     ("chain", "words"),
     [
-        ("l2+whiten:128:0.5+l2", "half-whitened to 128"),
+        ("l2+whiten:128:0.5+l2", "partially whitened to 128"),
         ("whiten:64:1", "whitened to 64"),
         ("l2+whiten:64:0.3+l2", "whitened by 0.3 to 64"),
         ("l2+pca:8+l2", "PCA to 8"),
@@ -158,13 +158,13 @@ def test_a_colon_of_a_pool_or_a_reduction_is_no_runs() -> None:
     ],
 )
 def test_a_chain_is_named_by_what_it_does(chain: str, words: str) -> None:
-    assert spoken_reduction(chain, dimensions=True) == words
+    assert spoken_post_processing(chain, dimensions=True) == words
 
 
 def test_a_layer_is_named_with_its_post_processing() -> None:
     ranked = RankedLayer(LayerKey("blocks.5.0", "avg"), "l2+whiten:128:0.5+l2", "cosine")
-    assert spoken_name(ranked) == "blocks.5.0, half-whitened to 128"
-    assert spoken_name(ranked, pool=True) == "blocks.5.0 (avg), half-whitened to 128"
+    assert spoken_name(ranked) == "blocks.5.0, partially whitened to 128"
+    assert spoken_name(ranked, pool=True) == "blocks.5.0 (avg), partially whitened to 128"
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_post_processing_is_named_last() -> None:
     assert unlike_text(ranked_layer("c1@max"), ranked_layer("c1@avg", "l2+pca:4"), (8, 4)) == text
 
 
-def parsed_layer(text: str, reduction: str = "none") -> RankedLayer:
-    return RankedLayer(LayerKey.parse(text), reduction, "cosine")
+def parsed_layer(text: str, post_processing: str = "none") -> RankedLayer:
+    return RankedLayer(LayerKey.parse(text), post_processing, "cosine")
 
 
 CHAIN = [parsed_layer(f"c{i}@max") for i in range(8)]

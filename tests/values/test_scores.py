@@ -332,8 +332,8 @@ def test_a_number_that_not_all_have_is_left_out_with_a_note() -> None:
     assert "left out, as not all trainings have them: epoch 2 and 1 number of 1 layer" in found[0].notes
 
 
-def test_what_another_reduction_lacks_is_not_said_of_the_layers_as_they_are() -> None:
-    found = over_seeds([*seeds(0.5, 0.75), with_layer(SCORE_OF_A_SEED, reduction="l2")])
+def test_what_another_post_processing_lacks_is_not_said_of_the_layers_as_they_are() -> None:
+    found = over_seeds([*seeds(0.5, 0.75), with_layer(SCORE_OF_A_SEED, post_processing="l2")])
     assert found[0].notes == ("mean of 2 trainings",)
 
 

@@ -18,7 +18,7 @@ from layerprobe import registry
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import load_recipe
 from layerprobe.system.progress import Task
-from layerprobe.workflow.choose import choosing
+from layerprobe.workflow.choose import choose_among
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
@@ -175,17 +175,17 @@ def foreign(request_for: Callable[..., TrainRequest], tmp_path: Path) -> Callabl
 def switches(monkeypatch: pytest.MonkeyPatch) -> None:
     """`choose` selects what it prefers, however small the gain on test."""
 
-    compared = choosing._compare_with_embedding
+    compared = choose_among._compare_with_embedding
 
     def always(*args: Any, **options: Any) -> Any:
         choice = compared(*args, **options)
         assert choice.embedding is not None
         return replace(choice, advice="switch")
 
-    monkeypatch.setattr(choosing, "_compare_with_embedding", always)
+    monkeypatch.setattr(choose_among, "_compare_with_embedding", always)
 
 
 @pytest.fixture
 def without_learned_maps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Candidates of `choose` are raw and half-whitened alone, as where there are few classes."""
-    monkeypatch.setattr("layerprobe.reductions.supervised.FEWEST_CLASSES", 1_000_000)
+    """Candidates of `choose` are raw and partially whitened alone, as where there are few classes."""
+    monkeypatch.setattr("layerprobe.post_processing.supervised.FEWEST_CLASSES", 1_000_000)

@@ -18,9 +18,9 @@ INPUT = {"resize": [32, 32, "bilinear"], "invert": False}
 INVALID = "NaN (3 rows)"
 
 
-def ranked(text: str, reduction: str = "none", similarity: str = "cosine") -> RankedLayer:
+def ranked(text: str, post_processing: str = "none", similarity: str = "cosine") -> RankedLayer:
     """`fc6@none` as it is searched."""
-    return RankedLayer(LayerKey.parse(text), reduction, similarity)
+    return RankedLayer(LayerKey.parse(text), post_processing, similarity)
 
 
 def ranks_of(hits: ArrayLike) -> Ranks:

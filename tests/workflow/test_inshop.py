@@ -87,14 +87,14 @@ def test_fit_gallery_fits_on_the_gallery_and_reduces_both_sides(layerprobe: Call
     words = [word for setting in SETTINGS for word in ("--set", setting)]
     layerprobe("train", "netA", "--data", "inshop:shop", "--run", "shop", "--device", "cpu", *words)
     asked = ("probe", "shop", "--layers", "fc6", "--epochs", "last", "--splits", "test", "--k", "1,2", "--json")
-    scores = json.loads(layerprobe(*asked, "--reduce", "pca:3", "--fit", "gallery"))["scores"]
+    scores = json.loads(layerprobe(*asked, "--post", "pca:3", "--fit", "gallery"))["scores"]
     queries, gallery = (read_side(Run(tmp_path / "cache/shop"), split) for split in ("test", "gallery"))
     pca = PCA(3).fit(gallery[0])
     found = [score["value"] for score in scores]
     assert found == [
         recall((pca.transform(queries[0]), queries[1]), (pca.transform(gallery[0]), gallery[1]), k) for k in (1, 2)
     ]
-    assert {score["reduction"] for score in scores} == {"pca:3@gallery"}
+    assert {score["post_processing"] for score in scores} == {"pca:3@gallery"}
 
 
 def test_both_sides_are_stored_and_no_image_is_in_both(layerprobe: Callable[..., str], tmp_path: Path) -> None:

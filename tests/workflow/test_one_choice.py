@@ -36,8 +36,8 @@ from tests.workflow.choose.test_choose import run_with_two_halves
 from tests.workflow.choose.test_choose_once import WHITE
 from tests.workflow.choose.test_choose_once import asked as asked
 from tests.workflow.choose.test_choose_once import folded as folded
-from tests.workflow.choosing_runs import C1, C2, hits, write_run
 from tests.workflow.conftest import Silent
+from tests.workflow.selection_runs import C1, C2, hits, write_run
 from tests.workflow.threshold.test_threshold import run_of
 from tests.workflow.watch.trainings import Augmented, loaders, network, watching
 
@@ -46,7 +46,7 @@ RATES = (0.1,)
 
 
 def place_of(choice: Choice) -> Place:
-    return choice.ship.epoch, choice.chosen.ranked
+    return choice.selected.epoch, choice.chosen.ranked
 
 
 def exported(run: Run, listener: Silent, *, epoch: int | None = None) -> Place:
@@ -117,7 +117,7 @@ def test_of_a_model_the_run_gives_the_choice_of_the_first_call(asked: FrozenRequ
     assert exported(run, Silent()) == place_of(choice)
     layer = place_of(choice)[1].layer
     assert layer in [ranked.layer for _, ranked in explained(run, Silent())]
-    assert choice != choose_runs([run], ChooseRequest(device="cpu"), Silent())  # without half-whitened layers
+    assert choice != choose_runs([run], ChooseRequest(device="cpu"), Silent())  # without partially whitened layers
 
 
 def test_what_was_fitted_within_folds_of_test_is_exported_fitted_on_all_of_it(folded: Run, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_arrays_of_one_split_are_told_that_the_layer_is_chosen_on_half_of_the_cl
 def test_a_concatenation_that_was_chosen_is_exported_and_thresholded(tmp_path: Path) -> None:
     run = run_with_two_halves(tmp_path)
     choice = choose_once([run], ChooseRequest(device="cpu", layers=("c1+c2@max",)), Silent())
-    assert choice.ship.name == "c1+c2@max"
+    assert choice.selected.name == "c1+c2@max"
     assert exported(run, Silent()) == thresholded(run, Silent()) == place_of(choice)
 
 

@@ -27,8 +27,8 @@ from layerprobe.workflow.run.facts import score_tables
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.summary.summary import stored_summary
 from tests.records import rewrite
-from tests.workflow.choosing_runs import hits, write_run
 from tests.workflow.conftest import Silent
+from tests.workflow.selection_runs import hits, write_run
 
 KEYS = [("c1", "max"), ("c2", "max"), ("c2", "avg"), ("fc6", "none")]
 LAYERS = [
@@ -76,7 +76,7 @@ def printed(run: Run, layers: list[RankedLayer]) -> set[str]:
     choice = choose_runs([run], ChooseRequest(), Silent())
     values = json.loads(json.dumps(encoded(choice)))
     found |= {*values["shares"], *values["equivalent"]}
-    found |= {f"{choice.run}#{choice.ship.epoch}:{choice.ship.name}"}  # printed as `NAME, epoch 2`
+    found |= {f"{choice.run}#{choice.selected.epoch}:{choice.selected.name}"}  # printed as `NAME, epoch 2`
     found |= set(re.findall(r"chosen by looking: ([^, ]+),", "\n".join(choice_lines(choice))))
     page = page_data(build_report([run], gallery=False))
     found |= {layer["label"] for layer in page["runs"][0]["layers"]}
@@ -86,7 +86,9 @@ def printed(run: Run, layers: list[RankedLayer]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("layers", [LAYERS[:2], LAYERS[:4], LAYERS[:6], LAYERS], ids=["maps", "raw", "reduced", "all"])
+@pytest.mark.parametrize(
+    "layers", [LAYERS[:2], LAYERS[:4], LAYERS[:6], LAYERS], ids=["maps", "raw", "post_processed", "all"]
+)
 def test_every_name_that_is_printed_can_be_pasted(tmp_path: Path, layers: list[RankedLayer]) -> None:
     run = write(tmp_path, "netA", layers)
     meant = {pasted(tmp_path, name, run).ranked for name in printed(run, layers)}

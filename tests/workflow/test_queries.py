@@ -89,7 +89,7 @@ def test_the_ranks_of_drawn_queries_are_rows_of_the_full_probe(
 
 def test_ranks_of_features_on_disk_are_those_of_features_in_memory(layerprobe: Callable[..., str]) -> None:
     trained(layerprobe, *ITSELF, "data.queries=13")
-    words = ("probe", "one", "--layers", "c5", "--reduce", "none,pca:4", "--splits", "test,train", "--device", "cpu")
+    words = ("probe", "one", "--layers", "c5", "--post", "none,pca:4", "--splits", "test,train", "--device", "cpu")
     layerprobe(*words)
     run = Run(Path("cache/one"))
     in_memory = run.ranks(0, "test").stored

@@ -1,7 +1,7 @@
 """Stored ranks of runs -> the values of each candidate, on the classes to choose on and on test.
 
 candidate_runs = [open_candidates(run, request) for run in runs]
-candidate_runs[0].choosing.sums(candidate_runs[0].keys)      # (C, U) values of each candidate by class
+candidate_runs[0].selection.sums(candidate_runs[0].keys)      # (C, U) values of each candidate by class
 group_by_experiment(candidate_runs)                          # trainings of one experiment, chosen among as one
 """
 
@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.measure.choosing_folds import QueryValues
+from layerprobe.measure.selection_folds import QueryValues
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_sums
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
@@ -25,7 +25,7 @@ from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import is_recall, recall_of, shared_notes
 from layerprobe.workflow.choose.request import ChooseRequest
-from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.chains import FITTED_ON
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.metric_values import metric_flags, metric_values
 from layerprobe.workflow.run.references import (
@@ -91,16 +91,16 @@ class CandidateRun:
     """A run whose layers are candidates.
 
     Args:
-        test: None without test classes; `choosing` if that is of test.
+        test: None without test classes; `selection` if that is of test.
         candidates: what the request names, of what is stored of both parts.
-        baseline: the embedding without a reduction at the last measured epoch; None if it is not measured on test.
+        baseline: the embedding without post-processing at the last measured epoch; None if it is not measured on test.
         whole_gallery: the values of test in the whole gallery, where `test` is searched within folds; else None.
     """
 
     run: Run
     record: RunRecord
     split: str
-    choosing: StoredValues
+    selection: StoredValues
     test: StoredValues | None
     candidates: frozenset[CandidateKey]
     baseline: CandidateKey | None = None
@@ -108,7 +108,7 @@ class CandidateRun:
 
     @property
     def is_fitted_on(self) -> bool:
-        """Whether reductions are fitted on the classes that are chosen on."""
+        """Whether post-processing is fitted on the classes that are chosen on."""
         return self.split == FITTED_ON or (self.split == "test" and FITTED_ON not in self.record.manifests)
 
     @property
@@ -125,7 +125,7 @@ class CandidateRun:
     @cached_property
     def stored_keys(self) -> list[CandidateKey]:
         """What is stored of both parts, candidates or not."""
-        keys = self.choosing.query_values
+        keys = self.selection.query_values
         return [key for key in keys if self.test is None or key in self.test.query_values]
 
     @cached_property
@@ -175,20 +175,20 @@ def open_candidates(run: Run, request: ChooseRequest) -> CandidateRun:
         raise DataError(f"{run.name} has no classes to choose a layer on", file=run.folder, fix="Give a split test")
     splits = list(dict.fromkeys([split, *(["test"] if "test" in record.manifests else [])]))
     ranked = _list_ranked_epochs(run, record, splits) if "all" in epochs else requested
-    # The embedding of the last epoch is what is used today, though other epochs may be chosen among.
+    # The embedding of the last epoch is what is in use, though other epochs may be chosen among.
     last_epoch = max(run.ranked_epochs("test"), default=ranked[-1])
     test_epochs = ranked if last_epoch in ranked else [*ranked, last_epoch]
     stored = {name: _read_values(run, name, test_epochs if name == "test" else ranked, request, chosen_on=name == split)
               for name in splits}  # fmt: skip
-    choosing, test, baseline = stored[split], stored.get("test"), None
+    selection, test, baseline = stored[split], stored.get("test"), None
     if test is not None:
         measured = [layer for epoch, layer in test.query_values if epoch == last_epoch]
         embedding = embedding_among(record, measured)
         baseline = None if embedding is None else (last_epoch, embedding)
-    candidates = _match_candidates([key for key in choosing.query_values if key[0] in ranked], request.layers, run)
-    candidate_run = CandidateRun(run, record, split, choosing, test, candidates, baseline)
-    if choosing.notes and not choosing.query_values:
-        message = f"no layer can be chosen: {'; '.join(choosing.notes)}"
+    candidates = _match_candidates([key for key in selection.query_values if key[0] in ranked], request.layers, run)
+    candidate_run = CandidateRun(run, record, split, selection, test, candidates, baseline)
+    if selection.notes and not selection.query_values:
+        message = f"no layer can be chosen: {'; '.join(selection.notes)}"
         raise DataError(message, file=run.folder, fix="Probe other layers or epochs")
     if not candidate_run.keys:
         fix = probe_fix(run, record, ranked[-1], ",".join(splits))
@@ -357,6 +357,6 @@ def _require_comparable(trainings: Sequence[CandidateRun], other_trainings: Sequ
             raise RecipeError(message, fix=fix)
         if (first_run.test is None) != (candidate_run.test is None):
             raise RecipeError(f"only one of {a} and {b} has test classes", fix=fix)
-        require_same_queries(folds[candidate_run.fold][0].choosing.last_split, candidate_run.choosing.last_split)
+        require_same_queries(folds[candidate_run.fold][0].selection.last_split, candidate_run.selection.last_split)
         if first_run.test is not None and candidate_run.test is not None:
             require_same_queries(first_run.test.last_split, candidate_run.test.last_split)

@@ -1,4 +1,4 @@
-"""choose: the stored ranks of runs -> which layer to ship, without looking at the test classes."""
+"""choose: the stored ranks of runs -> which layer to use, without looking at the test classes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
 from layerprobe.statistics.units import mean_of
 from layerprobe.system.computing import with_float64
 from layerprobe.system.errors import BusyError, DataError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import FOLDS, Choice, TruncationSavings
-from layerprobe.values.facts import CHOOSING, WITHIN_FOLDS, assumed_text, chosen_on_text, identical_text
-from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, members_of, spoken_name
+from layerprobe.values.facts import SELECTION, WITHIN_FOLDS, assumed_text, chosen_on_text, identical_text
+from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey, RankedLayer, members_of, spoken_name
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Subject, is_recall, shared_notes
 from layerprobe.workflow.choose.candidates import (
@@ -29,11 +29,11 @@ from layerprobe.workflow.choose.candidates import (
     runs_by_fold,
     shared_keys,
 )
-from layerprobe.workflow.choose.choosing import Candidate, Candidates, choose_among, list_names
+from layerprobe.workflow.choose.choose_among import Candidate, Candidates, choose_among, list_names
 from layerprobe.workflow.choose.indexed_layer import measure_indexes
 from layerprobe.workflow.choose.refits import Refits
 from layerprobe.workflow.choose.request import ChooseRequest
-from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.chains import FITTED_ON
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.facts import identical_facts
 from layerprobe.workflow.run.runs import Run
@@ -44,12 +44,12 @@ from layerprobe.workflow.run.units import folders_note_of_run
 def choose_runs(
     runs: Sequence[Run], request: ChooseRequest, listener: Listener, further: Iterable[RankedLayer] = ()
 ) -> Choice:
-    """Choose a layer, with its epoch, pool and reduction, among all that is ranked of some runs.
+    """Choose a layer, with its epoch, pool and post-processing, among all that is ranked of some runs.
 
     On validation classes; without these on training classes that the network has not seen; else on test classes,
-    cross-fitted over 5 folds of them, with reductions fitted on the training classes if there are any. Where reductions
-    are fitted on the classes that are chosen on, every candidate is searched within folds of these classes, by a fit on
-    the others.
+    cross-fitted over 5 folds of them, with post-processing fitted on the training classes if there are any. Where
+    post-processing are fitted on the classes that are chosen on, every candidate is searched within folds of these
+    classes, by a fit on the others.
 
     Args:
         runs: at least one, each once. The trainings of one experiment are chosen among as one, by their mean.
@@ -90,7 +90,7 @@ def choose_candidates(
     if first_run.split == "test" and not folded:
         notes.append("every fold searches the whole gallery")
     if request.cluster is None:
-        folders = folders_note_of_run(first_run.run, first_run.choosing.last_split.epoch, first_run.split)
+        folders = folders_note_of_run(first_run.run, first_run.selection.last_split.epoch, first_run.split)
         notes += [] if folders is None else [folders]
     notes += [note for trainings in experiments.values() for note in _note_skipped(trainings)]
     candidates, unmeasured = candidates_of(experiments, request, folded=folded), list[str]()
@@ -107,7 +107,7 @@ def choose_candidates(
     choice = choose_among(candidates, notes, within=request.within, seed=seed)
     trainings, basis = experiments[choice.run], ""
     if first_run.chooses_on_test_as_seen:
-        basis = cross_fitted_as_seen(first_run.run, first_run.record, first_run.choosing.classes)
+        basis = cross_fitted_as_seen(first_run.run, first_run.record, first_run.selection.classes)
     notes = [*dict.fromkeys(unmeasured), *_note_identical(trainings, choice, folded=folded)]
     choice = replace(choice, notes=(*choice.notes, *notes), basis=basis)
     if not request.indexes:
@@ -124,7 +124,7 @@ def _keep_within(budget: int, candidates: Candidates, notes: list[str]) -> Candi
     sizes = [candidate.layer.bytes_per_image for candidate in candidates.competing]
     if min(sizes) > budget:
         message = f"budget {budget:,}: every candidate takes more bytes an image, {min(sizes):,} at least"
-        fix = f"Probe codes or maps, as in layerprobe probe --reduce layernorm+binary,l2+whiten:{budget}:0.5+int8"
+        fix = f"Probe codes or maps, as in layerprobe probe --post layernorm+binary,l2+whiten:{budget}:0.5+int8"
         raise RecipeError(message, fix=fix)
     competing = [x for x, size in zip(candidates.competing, sizes, strict=True) if size <= budget]
     over = [x for x, size in zip(candidates.competing, sizes, strict=True) if size > budget]
@@ -136,9 +136,9 @@ def _keep_within(budget: int, candidates: Candidates, notes: list[str]) -> Candi
 def _count_labelled_classes(candidate_run: CandidateRun) -> int:
     """The number of classes that maps of a run are fitted with; 0 where their features are gone."""
     if candidate_run.is_fitted_on:
-        return candidate_run.choosing.classes
+        return candidate_run.selection.classes
     try:
-        epoch = candidate_run.choosing.last_split.epoch
+        epoch = candidate_run.selection.last_split.epoch
         return len(np.unique(candidate_run.run.feature_head(epoch, FITTED_ON).labels))
     except (DataError, BusyError):
         return 0
@@ -168,7 +168,7 @@ def candidates_of(
         folded: whether each fold of classes was searched in itself.
     """
     first_run = next(iter(experiments.values()))[0]
-    choosing, gallery = first_run.choosing, first_run.choosing if first_run.test is None else first_run.test
+    selection, gallery = first_run.selection, first_run.selection if first_run.test is None else first_run.test
     competing, compared, embeddings = [], [], {}
     for name, trainings in experiments.items():
         keys = shared_keys(trainings)
@@ -184,7 +184,7 @@ def candidates_of(
     candidates = Candidates(
         competing,
         split=first_run.split,
-        classes=choosing.classes // (FOLDS if folded else 1),
+        classes=selection.classes // (FOLDS if folded else 1),
         gallery_classes=gallery.classes,
         compared=compared,
         embeddings=embeddings,
@@ -194,7 +194,7 @@ def candidates_of(
     )
     if first_run.split != "test":
         return candidates
-    return replace(candidates, folds=folds_of(choosing.units, seed=int(first_run.record.seed)))
+    return replace(candidates, folds=folds_of(selection.units, seed=int(first_run.record.seed)))
 
 
 def _describe_candidates(
@@ -208,21 +208,21 @@ def _describe_candidates(
     run, record, split = trainings[0].run, trainings[0].record, trainings[0].split
     described = list(dict.fromkeys([*keys, *([] if embedding is None else [embedding])]))
     dims = _read_dims(run, [ranked for _, ranked in described])
-    choosing = mean_over_trainings(trainings, lambda candidate_run: candidate_run.choosing.sums(keys))
-    above_chance = mean_over_trainings(trainings, lambda candidate_run: candidate_run.choosing.above_chance(keys))
+    selection = mean_over_trainings(trainings, lambda candidate_run: candidate_run.selection.sums(keys))
+    above_chance = mean_over_trainings(trainings, lambda candidate_run: candidate_run.selection.above_chance(keys))
     tests = [candidate_run.test for candidate_run in trainings if candidate_run.test is not None]
     test = mean_of([stored.sums(described) for stored in tests]) if tests else None
     galleries = [candidate_run.whole_gallery for candidate_run in trainings if candidate_run.whole_gallery is not None]
     candidates = {}
     for index, (key, dim) in enumerate(zip(described, dims, strict=True)):
         (epoch, ranked), is_chosen_on = key, index < len(keys)
-        notes = _notes_of_scores([candidate_run.choosing for candidate_run in trainings], key)
+        notes = _notes_of_scores([candidate_run.selection for candidate_run in trainings], key)
         seed = record.seed if len(trainings) == 1 else None
         candidates[key] = Candidate(
             Subject(name, str(record.experiment), seed, epoch, split, ranked, notes),
             dim,
             _find_position(ranked.layer, record.layer_order),
-            choosing[[index]] if is_chosen_on else None,
+            selection[[index]] if is_chosen_on else None,
             above_chance[[index]] if is_chosen_on else None,
             _average_among_half(trainings, key) if is_chosen_on else np.nan,
             _identify(trainings, key),
@@ -237,14 +237,14 @@ def _describe_candidates(
 
 def _read_dims(run: Run, layers: Sequence[RankedLayer]) -> list[int]:
     """The dimensions of layers, by those of the stored features."""
-    dims, reduced = run.layer_dims(), []
+    dims, post_processed = run.layer_dims(), []
     for ranked in layers:
         members = members_of(ranked.layer, dims)
         if not members:
             fix = f"Run {run.command('probe', '--layers', str(ranked.layer))}"
             raise DataError(f"the features of {ranked.layer} are gone", file=run.folder, fix=fix)
-        reduced.append(parse_chain(ranked.reduction).dim(sum(dims[member] for member in members)))
-    return reduced
+        post_processed.append(parse_chain(ranked.post_processing).dim(sum(dims[member] for member in members)))
+    return post_processed
 
 
 def _notes_of_scores(parts: Sequence[StoredValues], key: CandidateKey) -> tuple[str, ...]:
@@ -260,17 +260,17 @@ def _find_position(layer: LayerKey, order: Sequence[str]) -> int:
 
 def _average_among_half(trainings: Sequence[CandidateRun], key: CandidateKey) -> float:
     """Mean Recall@K of a candidate among half of the negatives, where it is chosen on; NaN if unknown."""
-    values = [candidate_run.choosing.query_values[key].among_half for candidate_run in trainings]
+    values = [candidate_run.selection.query_values[key].among_half for candidate_run in trainings]
     return float(np.mean([np.nan if hits is None else np.nanmean(hits) for hits in values]))
 
 
 def _identify(trainings: Sequence[CandidateRun], key: CandidateKey) -> tuple[Hashable, ...]:
     """Equal for candidates that rank every query alike: those of their ranks, or of the layer before a new fit."""
     epoch, ranked = key
-    raw, identities = (epoch, replace(ranked, reduction=NO_REDUCTION)), list[Hashable]()
+    raw, identities = (epoch, replace(ranked, post_processing=NO_POST_PROCESSING)), list[Hashable]()
     for candidate_run in trainings:
-        rank_hashes = candidate_run.choosing.identities
-        identities.append(rank_hashes.get(key) or (rank_hashes.get(raw) or key, ranked.reduction))
+        rank_hashes = candidate_run.selection.identities
+        identities.append(rank_hashes.get(key) or (rank_hashes.get(raw) or key, ranked.post_processing))
     return tuple(identities)
 
 
@@ -281,7 +281,7 @@ def _note_identical(trainings: Sequence[CandidateRun], choice: Choice, *, folded
     """
     run, notes = trainings[0], []
     key = (choice.chosen.epoch, choice.chosen.ranked)
-    for stored in (run.choosing, run.test):
+    for stored in (run.selection, run.test):
         if stored is None or (identical := stored.identical()) is None:
             continue
         in_fifths = ", in fifths of the classes," * (folded and stored.last_split.split == run.split)
@@ -297,7 +297,7 @@ def _note_identical(trainings: Sequence[CandidateRun], choice: Choice, *, folded
 def _note_origins(name: str, trainings: Sequence[CandidateRun]) -> list[str]:
     """Where the hits of an experiment's trainings come from."""
     first_run = trainings[0]
-    parts = [stored for candidate_run in trainings for stored in (candidate_run.choosing, candidate_run.test)]
+    parts = [stored for candidate_run in trainings for stored in (candidate_run.selection, candidate_run.test)]
     notes = [note for stored in parts if stored is not None for note in stored.notes]
     if len(trainings) > 1:
         notes.append(f"experiment {name}: mean of {run_names(trainings)}")
@@ -308,9 +308,9 @@ def _note_origins(name: str, trainings: Sequence[CandidateRun]) -> list[str]:
         if missing := [str(fold) for fold in range(count) if fold not in folds]:
             notes.append(f"missing of {count} folds: {', '.join(missing)}; name their runs to choose on every class")
     if first_run.split == "train":
-        notes.append(f"{CHOOSING}: those of train, which the network has not seen at these epochs")
+        notes.append(f"{SELECTION}: those of train, which the network has not seen at these epochs")
     if weights := unverified_weights(first_run.record):
-        stored_by_split = {first_run.split: first_run.choosing, "test": first_run.test}
+        stored_by_split = {first_run.split: first_run.selection, "test": first_run.test}
         classes = {split: stored.classes for split, stored in stored_by_split.items() if stored is not None}
         notes.append(assumed_text(weights, classes))
     if first_run.chooses_on_test_as_seen:
@@ -327,7 +327,7 @@ def _note_skipped(trainings: Sequence[CandidateRun]) -> list[str]:
         notes.append(f"skipped: not ranked in every one of {run_names(trainings)}: {names}")
     for candidate_run in trainings:
         run, untested = candidate_run.run.name, candidate_run.candidates.difference(candidate_run.stored_keys)
-        if keys := [key for key in candidate_run.choosing.query_values if key in untested]:
+        if keys := [key for key in candidate_run.selection.query_values if key in untested]:
             notes.append(f"skipped: ranked on {split} but not on test in {run}: {_list_candidates(keys, run)}")
     return notes
 

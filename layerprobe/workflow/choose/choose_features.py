@@ -1,4 +1,4 @@
-"""choose: a user's own features of several layers -> which layer to ship."""
+"""choose: a user's own features of several layers -> which layer to use."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     budget: int | None = None,
     seed: int = 0,
 ) -> Choice:
-    """Choose the layer to ship from features of any origin, without looking at the classes that judge it.
+    """Choose the layer to use from features of any origin, without looking at the classes that judge it.
 
-    Candidates are each layer raw, half-whitened (`l2+whiten:D:0.5+l2`, where D is the minimum of 128, its dimensions
-    and the rank of the features that it is fitted on) and, where each fit has 16 classes of two rows or more, after
-    learned whitening to as many and to 64 dimensions (`l2+lwhiten:D:lw+l2`). The best mean is preferred; within half of
-    a standard error of it MAP@R decides. The verdicts say how sure that is. Each image is searched among the others of
-    its split, by cosine similarity. The last layer is taken as the embedding that is used today; it is selected where
-    it cannot be told whether to switch from it.
+    Candidates are each layer raw, partially whitened (`l2+whiten:D:0.5+l2`, where D is the minimum of 128, its
+    dimensions and the rank of the features that it is fitted on) and, where each fit has 16 classes of two rows or
+    more, after learned whitening to as many and to 64 dimensions (`l2+lwhiten:D:lw+l2`). The best mean is preferred;
+    within half of a standard error of it MAP@R decides. The verdicts say how sure that is. Each image is searched among
+    the others of its split, by cosine similarity. The last layer is taken as the embedding in use; it is selected where
+    whether to switch from it is inconclusive.
 
     `splits` decide which rows are chosen on:
 
-    - with validation rows, these; reductions are fitted on the train rows.
+    - with validation rows, these; post-processing is fitted on the train rows.
     - with train and test rows, the test rows, cross-fitted over 5 folds of classes: each fold scores what is chosen on
-      the other four. Reductions are fitted on the train rows. Nothing is chosen on these, as a network that was trained
-      on them has memorised them in its last layers.
+      the other four. Post-processing is fitted on the train rows. Nothing is chosen on these, as a network that was
+      trained on them has memorised them in its last layers.
     - with train and test rows and `seen=False`, the train rows.
     - without splits, or with a single one, all rows, cross-fitted.
 
-    Where there are no other train rows to fit on, each fold of classes is searched in itself, with reductions that are
-    fitted on the other four. A layer whose rows are all one vector, up to its length, and one whose Recall@1 is not
+    Where there are no other train rows to fit on, each fold of classes is searched in itself, with post-processing that
+    are fitted on the other four. A layer whose rows are all one vector, up to its length, and one whose Recall@1 is not
     above chance are skipped with a note.
 
     >>> import numpy as np, layerprobe
@@ -68,7 +68,7 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     >>> noise = rng.normal(size=(2, *classes.shape))
     >>> noisy, clear = classes + 2 * noise[0], classes + 0.3 * noise[1]
     >>> choice = layerprobe.choose({"early": noisy, "late": clear}, labels)
-    >>> choice.ship.layer, choice.ship.bytes_per_image, choice.test.value
+    >>> choice.selected.layer, choice.selected.bytes_per_image, choice.test.value
     ('late', 64, 1.0)
 
     Args:
@@ -87,7 +87,8 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
         seed: of folds and resamples.
 
     Returns:
-        What to ship, its gain over the embedding on test, and how sure the choice is; `print` shows the command's text.
+        What is selected, its gain over the embedding on test, and how sure the choice is; `print` shows the command's
+        text.
 
     Raises:
         DataError: no features, shapes or types that do not fit, fewer than 2 classes, a class in two splits, or every
@@ -154,5 +155,5 @@ def _choose(
     choice = choose_candidates([candidate_run], request, listener, further)
     # The run in memory has an epoch and a seed, which are not those of the features.
     epoch = features.epoch
-    choice = replace_parts(choice, SelectedLayer, lambda ship: replace(ship, epoch=epoch))
+    choice = replace_parts(choice, SelectedLayer, lambda selected: replace(selected, epoch=epoch))
     return replace_parts(choice, Score, lambda score: replace(score, epoch=epoch or 0, seed=None))

@@ -131,7 +131,7 @@ def _describe(name: str, record: RunRecord, choice: Choice) -> ChosenModel:
     """What is preferred of a model, without its groups."""
     if choice.preferred_test is None:
         raise DataError(f"{choice.run} has no value on test")
-    share = choice.preferred_price.share_of_multiply_adds
+    share = choice.preferred_cost.share_of_multiply_adds
     total = None if record.network is None else record.network.multiply_adds
     return ChosenModel(
         name,

@@ -12,13 +12,13 @@ from typing import Any
 from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.choose.choose import choose_runs
-from layerprobe.workflow.choose.refits import ranked_unreduced, whitened_layers
+from layerprobe.workflow.choose.refits import ranked_raw, whitened_layers
 from layerprobe.workflow.choose.request import ChooseRequest
+from layerprobe.workflow.probe.chains import FITTED_ON
 from layerprobe.workflow.probe.probe import probe
-from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import epochs_to_choose_among, split_to_choose_on
@@ -64,7 +64,7 @@ def choose_once(
     new = StoredChoice(RULE, options, bool(further) and request.budget is None, states, choice)
     for run in store_choice(new, runs, listener.say):
         if run in previous_choices and (changes := _list_changes(previous_choices[run], options, names, new.whitened)):
-            before = previous_choices[run].choice.ship.name
+            before = previous_choices[run].choice.selected.name
             listener.say(f"{run.name}: replaces the stored choice of {before}, made with {', '.join(changes)}")
     return choice
 
@@ -138,7 +138,7 @@ def _find_whitened(run: Run, request: ChooseRequest, listener: Listener) -> list
     ranked = [epoch for epoch in run.ranked_epochs(_TEST) if epoch in epochs]
     try:
         if split_to_choose_on(run, record, epochs) == _TEST and ranked:
-            layers = ranked_unreduced(run, _TEST)
+            layers = ranked_raw(run, _TEST)
             return whitened_layers(run, _TEST, layers, ranked[-1], cluster=request.cluster, budget=request.budget)
         reason = "none is ranked"
     except DataError as error:
@@ -158,9 +158,9 @@ def _read_states(runs: Sequence[Run], metric: str) -> Mapping[str, RunState]:
 def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listener) -> tuple[Run, Choice]:
     """Measure a model on images, as `layerprobe probe --model` does, and choose one of its layers.
 
-    Candidates are all its layers with their default pools, raw and by `whitened_layers`: half-whitened, after learned
-    whitening where there are classes enough, and within a budget of bytes if there is one. What is stored is not
-    computed again.
+    Candidates are all its layers with their default pools, raw and by `whitened_layers`: partially whitened, after
+    learned whitening where there are classes enough, and within a budget of bytes if there is one. What is stored is
+    not computed again.
 
     Returns:
         The model's run, and the choice.
@@ -171,7 +171,7 @@ def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listen
     epochs_to_choose_among(run, record, request.epochs)
     split = split_to_choose_on(run, record, record.epochs)
     raw = ProbeRequest(
-        layers=("*",), epochs=request.epochs, device=request.device, workers=frozen.workers, reduce=(NO_REDUCTION,)
+        layers=("*",), epochs=request.epochs, device=request.device, workers=frozen.workers, post=(NO_POST_PROCESSING,)
     )
     scores = probe(run, raw, listener)
     layers = list(dict.fromkeys(score.ranked for score in scores if score.value is not None))
@@ -187,7 +187,7 @@ def _measure_whitened(  # noqa: PLR0913 - the layers of a run, and how they are 
 
     Args:
         split: that is chosen on.
-        layers: without a reduction.
+        layers: without post-processing.
 
     Returns:
         The layers instead, where they are to be searched within folds: those of a budget, and all where there is no
@@ -197,9 +197,9 @@ def _measure_whitened(  # noqa: PLR0913 - the layers of a run, and how they are 
     further = whitened_layers(run, fitted_on, layers, epoch, cluster=request.cluster, budget=request.budget)
     if fitted_on != FITTED_ON or (split == FITTED_ON and request.budget is not None):
         return further
-    for reduction in dict.fromkeys(ranked.reduction for ranked in further):
-        expressions = tuple(str(ranked.layer) for ranked in further if ranked.reduction == reduction)
-        by_map = ProbeRequest(layers=expressions, epochs=str(epoch), device=request.device, reduce=(reduction,))
+    for post_processing in dict.fromkeys(ranked.post_processing for ranked in further):
+        expressions = tuple(str(ranked.layer) for ranked in further if ranked.post_processing == post_processing)
+        by_map = ProbeRequest(layers=expressions, epochs=str(epoch), device=request.device, post=(post_processing,))
         probe(run, by_map, listener)
     return []
 
@@ -212,11 +212,11 @@ def _measure_within_budget(run: Run, request: ChooseRequest, listener: Listener)
     ranked = [epoch for epoch in run.ranked_epochs(split) if epoch in epochs]
     if record.from_python or not ranked:
         return []
-    return _measure_whitened(run, split, ranked_unreduced(run, split), ranked[-1], request, listener)
+    return _measure_whitened(run, split, ranked_raw(run, split), ranked[-1], request, listener)
 
 
 def require_layers(record: RunRecord, candidates: Sequence[str]) -> None:
-    """Check that names of candidates mean layers of the network, whatever their pools and reductions."""
+    """Check that names of candidates mean layers of the network, whatever their pools and post-processing."""
     network_layers = () if record.network is None else record.network.layers
     for text in candidates:
         layer = re.split("[@/~]", text)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.choice import Choice
 from layerprobe.values.costs import EXACT, IndexCosts
@@ -50,8 +50,8 @@ def index_table(costs: IndexCosts) -> TextTable:
 
 def next_step(choice: Choice, run: Run) -> str:
     """The command that exports what was chosen."""
-    ship = choice.ship
+    selected = choice.selected
     # Fitted within folds, it is not ranked under its name: export takes the stored choice.
-    in_folds = choice.chosen.split == "test" and parse_chain(ship.reduction).fits_on_train
-    layer = () if in_folds or choice.budget is not None else ("--layer", ship.name)
-    return f"next: {run.command('export', '--epoch', str(ship.epoch), *layer, '--out', f'{run.name}-export')}"
+    in_folds = choice.chosen.split == "test" and parse_chain(selected.post_processing).fits_on_train
+    layer = () if in_folds or choice.budget is not None else ("--layer", selected.name)
+    return f"next: {run.command('export', '--epoch', str(selected.epoch), *layer, '--out', f'{run.name}-export')}"

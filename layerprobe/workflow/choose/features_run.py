@@ -13,14 +13,14 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe import store
-from layerprobe.measure.choosing_folds import QueryValues
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.measure.selection_folds import QueryValues
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.statistics.choice import folds_of_queries
 from layerprobe.system.computing import in_threads
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.system.progress import Listener
 from layerprobe.values.layers import (
-    NO_REDUCTION,
+    NO_POST_PROCESSING,
     LayerKey,
     RankedLayer,
     concatenated_layers,
@@ -33,7 +33,7 @@ from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, St
 from layerprobe.workflow.choose.refits import whitened_layers
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.user_features import UserFeatures
-from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.chains import FITTED_ON
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.memory_run import EPOCH, MemoryRun, MemoryTables
 from layerprobe.workflow.run.references import RankedSplit, parse_reference
@@ -77,7 +77,7 @@ def run_of_features(user_features: UserFeatures, *, seen: bool, seed: int) -> Me
 
     Args:
         seen: whether the network may have been trained on the train rows.
-        seed: of folds and of random reductions.
+        seed: of folds and of random post-processing.
 
     Raises:
         RecipeError: all are train rows that may have been seen.
@@ -129,7 +129,7 @@ def open_features(
 ) -> tuple[CandidateRun, list[RankedLayer]]:
     """The layers of features as candidates, raw and whitened.
 
-    Where reductions are fitted on the classes that are chosen on, all candidates are searched again within folds of
+    Where post-processing is fitted on the classes that are chosen on, all candidates are searched again within folds of
     these classes, and a value in the whole gallery is computed only where it is asked for.
 
     Args:
@@ -143,7 +143,7 @@ def open_features(
     folded, rows = split == FITTED_ON or FITTED_ON not in run.features, rows_by_split(features)
     last_layer = list(features.features)[-1]  # the embedding, with which the choice is compared
     layers = [layer for layer in features.features if layer in requested or layer == last_layer]
-    raw = [RankedLayer(layer, NO_REDUCTION, SIMILARITY) for layer in layers]
+    raw = [RankedLayer(layer, NO_POST_PROCESSING, SIMILARITY) for layer in layers]
     whitened = whitened_layers(
         run, split if folded else FITTED_ON, raw, EPOCH, cluster=request.cluster, budget=request.budget
     )
@@ -173,17 +173,17 @@ def open_features(
             "row" if features.contents is None else "image",
         )
 
-    choosing = read_values(split)
-    test = choosing if split == "test" else read_values("test") if "test" in run.features else None
+    selection = read_values(split)
+    test = selection if split == "test" else read_values("test") if "test" in run.features else None
     candidates = frozenset(key for key in keys if key[1].layer in requested)
     baseline = None if test is None else (EPOCH, raw[-1])
-    candidate_run = CandidateRun(run, run.record, split, choosing, test, candidates, baseline)
+    candidate_run = CandidateRun(run, run.record, split, selection, test, candidates, baseline)
     return candidate_run, whitened if folded else []
 
 
 def _match_layers(features: UserFeatures, names: Sequence[str]) -> set[LayerKey]:
     """The layers that some names mean; all without names."""
-    every = [RankedLayer(layer, NO_REDUCTION, SIMILARITY) for layer in features.features]
+    every = [RankedLayer(layer, NO_POST_PROCESSING, SIMILARITY) for layer in features.features]
     requested = set() if names else set(features.features)
     for text in names:
         matching = {ranked.layer for ranked in matching_layers(text, every)}
@@ -228,17 +228,17 @@ class _SearchedValues(Mapping[CandidateKey, QueryValues]):
 
 
 def ranked_of_rows(features: UserFeatures, text: str) -> RankedLayer:
-    """The layer, or layers side by side, with a reduction that is one map for all images.
+    """The layer, or layers side by side, with post-processing that is one map for all images.
 
     Raises:
-        RecipeError: a reduction without such a map.
+        RecipeError: post-processing without such a map.
         UnknownNameError: a layer of another name.
     """
     layers = list(features.features)
     if text in map(str, layers):  # a layer of a file may have a slash in its name
         return RankedLayer(LayerKey(text, "none"), "none", SIMILARITY)
     reference = parse_reference(text, bare="layer")
-    chain = parse_chain(reference.reduction)
+    chain = parse_chain(reference.post_processing)
     name = reference.layer or ""
     joined = concatenated_layers(name, layers, [layer.layer for layer in layers])
     layer = joined[0] if joined else find_layer(name, layers)
@@ -248,8 +248,8 @@ def ranked_of_rows(features: UserFeatures, text: str) -> RankedLayer:
 
 
 def require_one_map(ranked: RankedLayer) -> None:
-    """Check that a layer's reduction is one map for all images, which stored features give again."""
-    chain = parse_chain(ranked.reduction)
+    """Check that a layer's post-processing is one map for all images, which stored features give again."""
+    chain = parse_chain(ranked.post_processing)
     reason = (
         "a mean over draws" if len(chain.members()) > 1
         else "made with the loss's classifier" if chain.needs_classifier
@@ -257,4 +257,4 @@ def require_one_map(ranked: RankedLayer) -> None:
         else ""
     )  # fmt: skip
     if reason:
-        raise RecipeError(f"{ranked}: {reason}", fix="Name a layer with another reduction, or none")
+        raise RecipeError(f"{ranked}: {reason}", fix="Name a layer with another post-processing, or none")

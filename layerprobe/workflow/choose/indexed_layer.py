@@ -9,26 +9,26 @@ from typing import cast
 import torch
 
 from layerprobe.measure.index_costs import Searched, index_costs
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.choice import Choice
 from layerprobe.values.costs import IndexCosts, IndexKind
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Similarity
 from layerprobe.values.scores import is_recall, recall_of
-from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.chains import FITTED_ON
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.memory_run import MemoryRun
 from layerprobe.workflow.run.references import draws_of
 from layerprobe.workflow.run.runs import Run
 
-_TRANSDUCTIVE = "the reduction of these features is fitted on the test images, as there are no others"
+_TRANSDUCTIVE = "the post-processing of these features is fitted on the test images, as there are no others"
 _IN_SAMPLE = (
-    "the reduction of these features is fitted on the test images with their classes, as there are no others: recall is"
-    " overestimated, and only its differences from the exact search are meaningful"
+    "the post-processing of these features is fitted on the test images with their classes, as there are no others:"
+    " recall is overestimated, and only its differences from the exact search are meaningful"
 )
-_SEEN = "ivfpq is trained on train, as are reductions: there are no classes beside those of test"
+_SEEN = "ivfpq is trained on train, as is post-processing: there are no classes beside those of test"
 
 
 def measure_indexes(run: Run, choice: Choice, kinds: tuple[IndexKind, ...], device: torch.device) -> IndexCosts:
@@ -66,7 +66,7 @@ def read_searched(  # noqa: PLR0913 - the layer, and where its features are
 
     Raises:
         DataError: features are gone.
-        NotApplicableError: the reduction takes the weights of a classifier.
+        NotApplicableError: the post-processing takes the weights of a classifier.
         RecipeError: the layer is a mean of draws.
     """
     if len(draws := draws_of(ranked)) > 1:
@@ -75,13 +75,13 @@ def read_searched(  # noqa: PLR0913 - the layer, and where its features are
     record = run.read()
     fitted_on = FITTED_ON if FITTED_ON in record.manifests else chosen_on
     search = StoredSearch(run, epoch, "test", device, fitted_on, memory=memory)
-    raw = replace(ranked, reduction=NO_REDUCTION, similarity=record.similarity)
+    raw = replace(ranked, post_processing=NO_POST_PROCESSING, similarity=record.similarity)
     search.require_stored(ranked if fitted_on == FITTED_ON else raw)
     queries, gallery = search.features(ranked) if stack is None else stack.enter_context(search.opened(ranked))
     split = _find_training_split(chosen_on, record)
     training = None if split is None else search.features_of(split, ranked).values
     notes: tuple[str, ...] = ()
-    chain = parse_chain(ranked.reduction)
+    chain = parse_chain(ranked.post_processing)
     if chain.fits_on_train and fitted_on == "test":
         notes += (_IN_SAMPLE if chain.needs_labels else _TRANSDUCTIVE,)
     notes += (_SEEN,) if split not in (None, chosen_on) else ()

@@ -11,7 +11,7 @@ from layerprobe.values.layers import spoken_name
 from layerprobe.values.models import ChosenModel, ModelTable, best_text, letters
 from layerprobe.values.scores import Score
 
-_ADVICE = {"switch": "yes", "keep": "no", "either": "either", "unknown": "?"}
+_ADVICE = {"switch": "yes", "keep": "no", "either": "either", "inconclusive": "?"}
 _CHOSEN_ON = {
     "validation": "chosen on validation classes",
     "train": "chosen on training classes, which the network has not seen",

@@ -1,4 +1,4 @@
-"""Candidates that no probe has ranked: whitened layers, and reductions refitted within folds."""
+"""Candidates that no probe has ranked: whitened layers, and post-processing refitted within folds."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from functools import cache, partial
 
 import torch
 
-from layerprobe.measure.choosing_folds import QueryValues
-from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.pca import MOST_DIMENSIONS, half_whitened
-from layerprobe.reductions.reduction import NotApplicableError
-from layerprobe.reductions.supervised import LEARNED_DIMENSIONS, learned_whitened
+from layerprobe.measure.selection_folds import QueryValues
+from layerprobe.post_processing.chain import parse_chain
+from layerprobe.post_processing.pca import MOST_DIMENSIONS, partially_whitened
+from layerprobe.post_processing.post_processing import NotApplicableError
+from layerprobe.post_processing.supervised import LEARNED_DIMENSIONS, learned_whitened
 from layerprobe.statistics.choice import folds_of_queries
 from layerprobe.statistics.units import UnitSums, mean_of, stack_means, unit_sums
 from layerprobe.system.computing import OfEach, in_threads
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.system.progress import Listener, stoppable
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.candidates import (
     CandidateKey,
@@ -31,10 +31,10 @@ from layerprobe.workflow.choose.candidates import (
     shared_keys,
     whole_units,
 )
-from layerprobe.workflow.choose.choosing import Candidate
+from layerprobe.workflow.choose.choose_among import Candidate
 from layerprobe.workflow.choose.request import NEAR_METRIC
-from layerprobe.workflow.probe.reduced_features import query_index
-from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.chains import FITTED_ON
+from layerprobe.workflow.probe.post_processed_features import query_index
 from layerprobe.workflow.probe.rerank import StoredSearch, whitening_fits
 from layerprobe.workflow.run.memory_run import MemoryRun
 from layerprobe.workflow.run.runs import Run
@@ -50,13 +50,13 @@ def whitened_layers(  # noqa: PLR0913 - the layers of a run, and how they are br
     cluster: str | None = None,
     budget: int | None = None,
 ) -> list[RankedLayer]:
-    """The layers that half-whitening or learned whitening suits, whitened to as many dimensions as all its fits leave.
+    """The layers that partial or learned whitening suits, whitened to as many dimensions as all its fits leave.
 
     It is fitted on all classes of the split; where the layer is chosen on this split, also without each fold of them.
 
     Args:
         split: whose stored features are fitted on.
-        layers: without a reduction.
+        layers: without post-processing.
         cluster: whose values the folds divide; None for the classes.
         budget: bytes an image, to which layers are brought instead, by numbers of each kind; None for 128 and 64
             dimensions.
@@ -71,8 +71,8 @@ def whitened_layers(  # noqa: PLR0913 - the layers of a run, and how they are br
             fits = whitening_fits(run, epoch, split, ranked.layer, folds, cpu, learned=learned, on_all=on_all)
             if fits is not None:
                 sizes = dict.fromkeys(min(size, fits.dim) for size in (LEARNED_DIMENSIONS if learned else [fits.dim]))
-                name_of = learned_whitened if learned else half_whitened
-                whitened += [replace(ranked, reduction=name_of(size)) for size in sizes]
+                name_of = learned_whitened if learned else partially_whitened
+                whitened += [replace(ranked, post_processing=name_of(size)) for size in sizes]
     if budget is None:
         return whitened
     dims = run.feature_head(epoch, split).dims
@@ -90,17 +90,17 @@ def _within_budget(ranked: RankedLayer, dim: int, budget: int) -> list[RankedLay
         dim: of the layer.
     """
     chains = []
-    if ranked.reduction == NO_REDUCTION:
+    if ranked.post_processing == NO_POST_PROCESSING:
         chains = [chain for chain in _CODES if parse_chain(chain).bytes_per_image(dim) <= budget]
     else:
-        rank = parse_chain(ranked.reduction).dim(dim)
+        rank = parse_chain(ranked.post_processing).dim(dim)
         most = dim if rank >= min(MOST_DIMENSIONS, dim) else rank
-        map_of = "l2+lwhiten:{}:lw" if parse_chain(ranked.reduction).needs_labels else "l2+whiten:{}:0.5"
+        map_of = "l2+lwhiten:{}:lw" if parse_chain(ranked.post_processing).needs_labels else "l2+whiten:{}:0.5"
         for bits, end in _ENDS.items():
             if count := min(8 * budget // bits, most):
                 chains.append(f"{map_of.format(count)}+{end}")
     return [
-        replace(ranked, reduction=chain, similarity=parse_chain(chain).similarity or ranked.similarity)
+        replace(ranked, post_processing=chain, similarity=parse_chain(chain).similarity or ranked.similarity)
         for chain in chains
     ]
 
@@ -109,16 +109,16 @@ _CODES = "l2+float16", "int8", "layernorm+binary"  # of a layer as it is
 _ENDS = {32: "l2", 16: "l2+float16", 8: "int8", 1: "binary"}  # bits of a number -> what makes it
 
 
-def ranked_unreduced(run: Run, split: str) -> list[RankedLayer]:
-    """The single layers that a split has scores of without a reduction, in network order."""
+def ranked_raw(run: Run, split: str) -> list[RankedLayer]:
+    """The single layers that a split has scores of without post-processing, in network order."""
     scores = [score for score in run.scores() if score.split == split and score.value is not None]
     every = dict.fromkeys(score.ranked for score in scores)
-    return [x for x in every if x.reduction == NO_REDUCTION and "+" not in x.layer.layer]
+    return [x for x in every if x.post_processing == NO_POST_PROCESSING and "+" not in x.layer.layer]
 
 
 @dataclass(frozen=True, eq=False)
 class Refits:
-    """Ranks candidates from stored features, with reductions fitted by fold of classes."""
+    """Ranks candidates from stored features, with post-processing fitted by fold of classes."""
 
     device: torch.device
     seed: int
@@ -182,7 +182,7 @@ class Refits:
     ) -> QueryValues:
         """The values of a candidate's queries; the data set is read once for the rules of searches that are alike."""
         epoch, ranked = key
-        chain = parse_chain(ranked.reduction)
+        chain = parse_chain(ranked.post_processing)
         if chain.needs_classifier or chain.on_gallery:
             raise NotApplicableError(f"{chain.text} cannot be fitted on other classes of the same split")
         search = StoredSearch(candidate_run.run, epoch, candidate_run.split, self.device, memory=self.memory)
@@ -190,7 +190,7 @@ class Refits:
         search.require_stored(ranked)
         if search.rules_sha256 not in rules:
             rules[search.rules_sha256] = search.rules
-        units = candidate_run.choosing.units
+        units = candidate_run.selection.units
         return search.within_folds(ranked, self.seed, self.metric, rules=rules[search.rules_sha256], units=units)
 
     def _replace_values(
@@ -204,7 +204,7 @@ class Refits:
 
         On test, the added candidates are measured by the map that is fitted on all that is chosen on.
         """
-        stored, test = candidate_run.choosing, candidate_run.test
+        stored, test = candidate_run.selection, candidate_run.test
         layers = {ranked.layer for _, ranked in candidate_run.candidates}
         new = {key for key in values if key not in stored.query_values and key[1].layer in layers}
         kept, gone = (
@@ -213,16 +213,16 @@ class Refits:
         )
         if gone:  # else nothing is read, as it may be computed late
             kept = {key: stored_values for key, stored_values in kept.items() if key not in gone}
-        choosing = replace(stored, query_values=_first_of(values, kept))
-        changed = replace(candidate_run, choosing=choosing, candidates=(candidate_run.candidates | new) - lost)
+        selection = replace(stored, query_values=_first_of(values, kept))
+        changed = replace(candidate_run, selection=selection, candidates=(candidate_run.candidates | new) - lost)
         if test is stored:
             baseline = candidate_run.baseline if candidate_run.baseline in values else None
-            return replace(changed, test=choosing, whole_gallery=test, baseline=baseline)
+            return replace(changed, test=selection, whole_gallery=test, baseline=baseline)
         if test is None:
             return changed
         on_test = {}
         for key in added:
-            if key in choosing.query_values and key not in test.query_values:
+            if key in selection.query_values and key not in test.query_values:
                 search = StoredSearch(
                     candidate_run.run, key[0], "test", self.device, candidate_run.split, memory=self.memory
                 )
@@ -245,7 +245,7 @@ class Refits:
             return StoredSearch(run, epoch, split, self.device, memory=self.memory)
 
         def sums_of(candidate_run: CandidateRun, key: CandidateKey) -> UnitSums:
-            search, units = open_search(candidate_run.run, key[0], candidate_run.split), candidate_run.choosing.units
+            search, units = open_search(candidate_run.run, key[0], candidate_run.split), candidate_run.selection.units
             if folded:
                 return unit_sums(search.within_folds(key[1], self.seed, NEAR_METRIC, units=units).values, units)
             search.require_stored(key[1])
@@ -311,7 +311,7 @@ def _first_of(
 
 def _list_embeddings(candidate_run: CandidateRun) -> list[CandidateKey]:
     """The baseline and the embeddings that are no candidates, on the classes that are chosen on."""
-    baseline = [key for key in [candidate_run.baseline] if key in candidate_run.choosing.query_values]
+    baseline = [key for key in [candidate_run.baseline] if key in candidate_run.selection.query_values]
     return [*filter(None, baseline), *candidate_run.embeddings]
 
 
@@ -321,11 +321,11 @@ def _drop_fitted(trainings: Sequence[CandidateRun]) -> list[CandidateRun]:
 
 
 def _is_fitted(key: CandidateKey) -> bool:
-    return parse_chain(key[1].reduction).fits_on_train
+    return parse_chain(key[1].post_processing).fits_on_train
 
 
 def _list_further_keys(keys: Sequence[CandidateKey], layers: Sequence[RankedLayer]) -> list[CandidateKey]:
-    """Further layers at the epochs at which they are ranked without a reduction."""
+    """Further layers at the epochs at which they are ranked without post-processing."""
     raw = {(epoch, ranked.layer) for epoch, ranked in keys}
     epochs = sorted({epoch for epoch, _ in raw})
     return [(epoch, ranked) for epoch in epochs for ranked in layers if (epoch, ranked.layer) in raw]

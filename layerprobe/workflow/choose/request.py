@@ -21,7 +21,7 @@ class ChooseRequest:
 
     Args:
         within: 0 to 100.
-        layers: `LAYER[@pool][/reduction]` or globs; empty for all.
+        layers: `LAYER[@pool][/post_processing]` or globs; empty for all.
         indexes: kinds of indexes of the chosen layer that are compared with the exact search.
         cluster: whose values are the units of intervals and folds, as of `compare`; None for the classes.
         budget: bytes an image at most; None for any number.

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from layerprobe.post_processing.unfitted import unit
 from layerprobe.ranking.left_out import find_divided_class
-from layerprobe.reductions.unfitted import unit
 from layerprobe.system.errors import DataError, NotFiniteError, NumericError, UnknownNameError
 from layerprobe.values.layers import LayerKey
 from layerprobe.values.retrieval import SearchRules

@@ -43,7 +43,7 @@ from layerprobe.workflow.classes.nearest_items import (
     require_searchable,
 )
 from layerprobe.workflow.classes.request import ClassesRequest
-from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.chains import FITTED_ON
 from layerprobe.workflow.run.class_names import class_name
 from layerprobe.workflow.run.outputs import require_output, write_output
 from layerprobe.workflow.run.references import (
@@ -101,7 +101,7 @@ def compare_classes(run: Run, request: ClassesRequest, listener: Listener) -> Co
             require_output(path, "csv")
     pair = _name_pair(run, request.layers) if request.layers else _advise_pair(run, listener)
     sides = (pair.a, pair.b)
-    fitted_on = FITTED_ON if FITTED_ON in run.read().manifests else _choosing_split(run)
+    fitted_on = FITTED_ON if FITTED_ON in run.read().manifests else _selection_split(run)
     for side in sides:
         require_searchable(side, fitted_on)
     stored = pair.a.ranked_split.stored
@@ -118,7 +118,7 @@ def compare_classes(run: Run, request: ClassesRequest, listener: Listener) -> Co
     return compared
 
 
-def _choosing_split(run: Run) -> str:
+def _selection_split(run: Run) -> str:
     record = run.read()
     return split_to_choose_on(run, record, [record.epochs_done])
 

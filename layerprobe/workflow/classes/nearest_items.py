@@ -14,7 +14,7 @@ from layerprobe.system.computing import with_float64
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.retrieval import FloatArray, SearchRules
-from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.chains import FITTED_ON
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.metric_values import metric_values
@@ -44,7 +44,7 @@ class SplitLayer:
         """Its stored features.
 
         Args:
-            fitted_on: the split that its reduction is fitted on.
+            fitted_on: the split that its post-processing is fitted on.
         """
         device = with_float64(from_recipe.choose_device("auto"))
         return StoredSearch(self.ranked_split.run, self.ranked_split.epoch, self.ranked_split.split, device, fitted_on)
@@ -87,7 +87,7 @@ def nearest_by_layer(layer: SplitLayer, fitted_on: str) -> NearestItem:
 
 
 def nearest_within_folds(layer: SplitLayer, units: NDArray[np.int64]) -> NearestItem:
-    """The nearest items by a layer in each fold of units, by a reduction fitted on the others.
+    """The nearest items by a layer in each fold of units, by post-processing fitted on the others.
 
     Args:
         units: (Q,) that the folds divide, each a class or several.

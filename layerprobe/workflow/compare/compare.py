@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import layer_notes
 from layerprobe.measure.redraw import groups_of
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.statistics.bootstrap import differences, holm
 from layerprobe.statistics.jackknife import jackknife, jackknife_over_seeds
 from layerprobe.statistics.seeds import over_seeds
@@ -30,7 +30,7 @@ from layerprobe.workflow.compare.comparison import (
     inputs_text,
 )
 from layerprobe.workflow.compare.request import CompareRequest
-from layerprobe.workflow.probe.reducing import fit_notes
+from layerprobe.workflow.probe.chains import fit_notes
 from layerprobe.workflow.run.experiments import Trainings, pair_trainings
 from layerprobe.workflow.run.metric_values import metric_flags, metric_values_of, require_mean_over_queries
 from layerprobe.workflow.run.opened_run import equal_layers
@@ -303,7 +303,7 @@ def _layer_notes_of(splits: Sequence[SplitPair], pair: Pair) -> list[str]:
     """The caveats on both layers: fitted on these, collapsed, zero vectors; over several trainings with the run."""
     lines = []
     for split, ranked in _layers_of(splits, pair):
-        fitted = fit_notes(parse_chain(ranked.reduction), split.split)
+        fitted = fit_notes(parse_chain(ranked.post_processing), split.split)
         notes = dict.fromkeys(
             note for draw in split.ranked_as(ranked) for note in layer_notes(split.stored.ranks[draw])
         )
@@ -320,13 +320,13 @@ def unlike_notes(layer: tuple[RankedSplit, RankedLayer], other: tuple[RankedSpli
 
 
 def stored_dim(run: Run, epoch: int, split: str, ranked: RankedLayer) -> int | None:
-    """The dimensions of a stored layer after its reduction; None where its features are gone."""
+    """The dimensions of a stored layer after its post-processing; None where its features are gone."""
     try:
         dims = run.feature_head(epoch, split).dims
     except DataError:
         return None
     members = members_of(ranked.layer, dims)
-    return parse_chain(ranked.reduction).dim(sum(dims[member] for member in members)) if members else None
+    return parse_chain(ranked.post_processing).dim(sum(dims[member] for member in members)) if members else None
 
 
 @dataclass(frozen=True, eq=False)

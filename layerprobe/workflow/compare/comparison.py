@@ -9,7 +9,7 @@ from typing import Any
 
 from layerprobe.statistics.seeds import FEWEST_TRAININGS
 from layerprobe.tables.tables import TextTable
-from layerprobe.values.facts import CHOOSING, DataFacts, weights_or_epoch
+from layerprobe.values.facts import SELECTION, DataFacts, weights_or_epoch
 from layerprobe.values.intervals import (
     FEW_UNITS,
     FEWEST_UNITS,
@@ -128,7 +128,7 @@ class Comparison:
             over = self.seeds.over
             row["sd"] = None if over is None else over.sd
             row["networks"] = None if over is None else {x: getattr(over.classes, x) for x in ("low", "high", "p")}
-            row["one_further_training"] = {x: getattr(over, x, None) for x in ("same_classes", "other_classes")}
+            row["new_run"] = {x: getattr(over, x, None) for x in ("same_classes", "other_classes")}
             row["same_training_classes"] = self.seeds.same_training
             row["seeds"] = [
                 {"seed": x.seed, "a": x.runs[0], "b": x.runs[1], "difference": x.values[0] - x.values[1]}
@@ -199,10 +199,10 @@ def _seeds_texts(data: ComparisonData, seeds: ComparedTrainings, over: OverSeeds
     share = is_fraction(data.metric)
     networks = "networks" if seeds.is_one_experiment else "pairs of networks"
     if over.other_classes is None:
-        further = f"One further training is not predicted from {over.n}: {FEWEST_TRAININGS} are needed."
+        further = f"A new run is not predicted from {over.n}: {FEWEST_TRAININGS} are needed."
     else:
         ends = range_text(over.other_classes.low, over.other_classes.high, share)
-        further = f"One further training on as many other classes: {ends} (95 % prediction interval)."
+        further = f"A new run on as many other classes: {ends} (95 % prediction interval)."
     return [
         f"{data.kind.over(data.units)}: for these {over.n} {networks} {_ends_and_p(over.classes, share)},"
         f" for the mean over trainings {_ends_and_p(over.trainings, share)}{corrected_text(data)}.",
@@ -262,11 +262,11 @@ def comparison_table(comparisons: Sequence[Comparison]) -> TextTable:
     corrected = f"corrected by Holm for {data.comparisons} comparisons; the intervals are not"
     columns: tuple[str, ...]
     if seeds:
-        columns = ("a", "b", "a - b", "sd", "these\nnetworks", "mean over\ntrainings", "one further\ntraining", "p", "")
+        columns = ("a", "b", "a - b", "sd", "these\nnetworks", "mean over\ntrainings", "a new\nrun", "p", "")
         heading = f"{measured}, {data.queries:,} queries, {network_text(valid[0])}"
         notes = [
             f"p is of the mean over trainings, {corrected}",
-            "one further training on as many other classes: 95 % prediction interval, from 3 trainings on",
+            "a new run on as many other classes: 95 % prediction interval, from 3 trainings on",
             _training_classes(seeds),
         ]
     else:
@@ -319,11 +319,11 @@ def _layer_names(comparison: Comparison) -> tuple[str, str]:
 def classes_text(a: ComparedLayer, b: ComparedLayer) -> str:
     """`unseen classes`, if the networks have not seen them as far as is known; `the training classes`.
 
-    Those that no network was trained on are `the choosing classes`.
+    Those that no network was trained on are `the selection classes`.
     """
     split = a.subject.split
     if split != "test":
-        classes = "training classes" if a.seen or b.seen else CHOOSING
+        classes = "training classes" if a.seen or b.seen else SELECTION
         return f"the {classes}" if split == "train" else f"the {split} classes"
     unseen = all(x.start == "untrained" or (x.start == "pretrained" and x.subject.epoch > 0) for x in (a, b))
     return "unseen classes" if unseen else "the test classes"

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.values.best import best_layer, best_text, tied_text
-from layerprobe.values.facts import CHOOSING, chosen_on_text, epoch_text
-from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.facts import SELECTION, chosen_on_text, epoch_text
+from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.compare import compare_layers
 from layerprobe.workflow.compare.comparison import Comparison, sentence, short_text, value_text
@@ -53,7 +53,7 @@ class FindingInputs:
     same: frozenset[LayerKey] = frozenset()
 
     @property
-    def choosing(self) -> RankedSplit | None:
+    def selection(self) -> RankedSplit | None:
         """The classes on which a layer is chosen: of validation, else of train where they are unseen."""
         unseen = self.train is not None and not trains_on_train(self.train.record)
         return self.train if self.validation is None and unseen else self.validation
@@ -97,8 +97,8 @@ def findings_of(
 ) -> list[str]:
     """The findings of a run, or over trainings of one experiment with one epoch and the same two layers.
 
-    Each layer is compared with the embedding without a reduction, and each of the two at its best post-processing on
-    validation; p is corrected for all these comparisons.
+    Each layer is compared with the embedding without post-processing, and each of the two at its best post-processing
+    on validation; p is corrected for all these comparisons.
 
     Args:
         layers: each None for the layer before the embedding.
@@ -112,7 +112,7 @@ def findings_of(
     train_splits = [run_inputs.train for run_inputs in inputs if run_inputs.train is not None]
     on_train = [None] * len(raw) if len(train_splits) < len(inputs) else _compare(train_splits, raw, metric)
     trained = any(trains_on_train(ranked_split.record) for ranked_split in train_splits)
-    classes, sentences = "training classes" if trained else CHOOSING, []
+    classes, sentences = "training classes" if trained else SELECTION, []
     for (_, name), pair, processed_pair, seen_comparison in zip(named_layers, raw, processed, on_train, strict=True):
         text = sentence(comparisons[pair], (name, f"the embedding {comparisons[pair].b.name}"))
         if seen_comparison is not None and seen_comparison.values is not None:
@@ -156,16 +156,16 @@ def choose_on_validation(inputs: Sequence[FindingInputs]) -> BestOnValidation | 
         None without exact ranks for K = 1 on validation in all of them, and where the best is the embedding or the
         layer before it.
     """
-    ranked_splits = [ranked_split for run_inputs in inputs for ranked_split in (run_inputs.test, run_inputs.choosing)]
+    ranked_splits = [ranked_split for run_inputs in inputs for ranked_split in (run_inputs.test, run_inputs.selection)]
     layers = [
         ranked
         for ranked in inputs[0].test.layers
-        if (ranked.reduction, ranked.similarity) == (NO_REDUCTION, inputs[0].test.similarity)
+        if (ranked.post_processing, ranked.similarity) == (NO_POST_PROCESSING, inputs[0].test.similarity)
         and "+" not in ranked.layer.layer
         and ranked.layer not in inputs[0].same
         and all(ranked_split is not None and ranked in ranked_split.stored.ranks for ranked_split in ranked_splits)
     ]
-    held_out = [run_inputs.choosing for run_inputs in inputs if run_inputs.choosing is not None]
+    held_out = [run_inputs.selection for run_inputs in inputs if run_inputs.selection is not None]
     if not layers or len(held_out) < len(inputs):
         return None
     if any(ranked_split.stored.ranks[ranked].open([1]).any() for ranked_split in held_out for ranked in layers):
@@ -192,7 +192,7 @@ def _choose_layer(run_inputs: FindingInputs, chosen: BestOnValidation | None) ->
 def _post_process(
     inputs: Sequence[FindingInputs], pair: tuple[RankedLayer, RankedLayer]
 ) -> tuple[RankedLayer, RankedLayer] | None:
-    """Each layer after its best reduction by mean recall on validation; None without ranks there, or if it is none."""
+    """Each layer after its best post-processing by mean recall on validation; None without ranks there, or any."""
     validation = [run_inputs.validation.stored.ranks for run_inputs in inputs if run_inputs.validation is not None]
     if len(validation) < len(inputs):
         return None
@@ -203,7 +203,7 @@ def _post_process(
             ranked
             for ranked in validation[0]
             if (ranked.layer, ranked.similarity) == (layer.layer, layer.similarity)
-            and not parse_chain(ranked.reduction).draws
+            and not parse_chain(ranked.post_processing).draws
             and ranked in tested
             and all(ranked in ranks and not ranks[ranked].open([1]).any() for ranks in validation)
         ]
@@ -217,10 +217,14 @@ def _post_process(
 def best_on_validation(run: Run, scores: Sequence[Score], labels: Mapping[Any, str]) -> str:
     """The best layer at the last epoch, and its test recall; empty where only test could choose it."""
     epoch = max((score.epoch for score in scores if score.split == "test"), default=None)
-    epoch_scores = [s for s in scores if (s.epoch, s.metric, s.ranked.reduction) == (epoch, METRIC, NO_REDUCTION)]
+    epoch_scores = [
+        s for s in scores if (s.epoch, s.metric, s.ranked.post_processing) == (epoch, METRIC, NO_POST_PROCESSING)
+    ]
     layers = list(dict.fromkeys(score.ranked for score in epoch_scores))
     recalls, data = {(score.split, score.ranked): score.value for score in epoch_scores}, data_facts(run, scores)
-    values = {split: [recalls.get((split, layer)) for layer in layers] for split in data.chosen_on([NO_REDUCTION])}
+    values = {
+        split: [recalls.get((split, layer)) for layer in layers] for split in data.chosen_on([NO_POST_PROCESSING])
+    }
     best = best_layer(values)
     if epoch is None or best is None or best.split == "test":
         return ""

@@ -20,7 +20,7 @@ from layerprobe.system.wording import first_named
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.epochs import epochs_text
 from layerprobe.values.facts import DataFacts, fact_lines
-from layerprobe.values.layers import NO_REDUCTION, OUTPUT, RankedLayer, matching_layers
+from layerprobe.values.layers import NO_POST_PROCESSING, OUTPUT, RankedLayer, matching_layers
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, is_fraction, recall_of, shared_notes
 from layerprobe.workflow.compare.compare import stored_dim
@@ -128,11 +128,11 @@ def _fix(run: Run, record: RunRecord, epoch: int, columns: Sequence[PaperColumn]
     ks = dict.fromkeys(str(recall.k) for metric in metrics if (recall := recall_of(metric)))
     parts = {
         "--layers": layers,
-        "--reduce": dict.fromkeys(row.layer.partition("/")[2] or NO_REDUCTION for row, _ in pairs),
+        "--post": dict.fromkeys(row.layer.partition("/")[2] or NO_POST_PROCESSING for row, _ in pairs),
         "--k": ks,
         "--metrics": dict.fromkeys(metric for metric in metrics if not recall_of(metric)),
     }
-    flags = {flag: ",".join(words) for flag, words in parts.items() if words and list(words) != [NO_REDUCTION]}
+    flags = {flag: ",".join(words) for flag, words in parts.items() if words and list(words) != [NO_POST_PROCESSING]}
     splits = ",".join(dict.fromkeys(column.split for _, column in pairs))
     return probe_fix(run, record, epoch, splits, *chain.from_iterable(flags.items()))
 
@@ -197,7 +197,7 @@ class _RowBuilder:
         row = self.table.rows[index]
         measured = dict.fromkeys(score.ranked for score in self.scores)
         layer = row.layer or self._embedding(measured)
-        text = layer if row.reduction == NO_REDUCTION else f"{layer}/{row.reduction}"
+        text = layer if row.post_processing == NO_POST_PROCESSING else f"{layer}/{row.post_processing}"
         matching = matching_layers(text, measured)
         ranked = min(matching, key=lambda ranked: ranked.similarity != self.record.similarity, default=None)
         dim = None if ranked is None else self._dim(ranked)

@@ -18,7 +18,7 @@ from layerprobe.values.layers import RankedLayer, members_of
 from layerprobe.values.retrieval import FloatArray, IntArray
 from layerprobe.values.scores import is_recall, recall_of
 from layerprobe.workflow.probe.measures import build_measures
-from layerprobe.workflow.probe.reduced_features import is_made_from
+from layerprobe.workflow.probe.post_processed_features import is_made_from
 from layerprobe.workflow.probe.scoring import searches_of_run
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import features_of
@@ -98,7 +98,7 @@ class LeftOutMetrics:
         for draw in dict.fromkeys(draw for ranked in rankings for draw in ranked_split.ranked_as(ranked)):
             for name in names:
                 self._require_stored(name, dataset.splits[name], draw)
-            opened = searches.reduced.opened(ranked_split.epoch, ranked_split.split, draw, self.memory)
+            opened = searches.post_processed.opened(ranked_split.epoch, ranked_split.split, draw, self.memory)
             with opened as (queries, searched):
                 values = left_out_values(
                     queries,

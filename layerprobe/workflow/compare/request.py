@@ -13,7 +13,7 @@ class CompareRequest:
     """A call of `layerprobe compare`.
 
     Args:
-        a: [RUN[#epoch]:]LAYER[@pool][/reduction][~similarity] or RUN[#epoch]; the layer may be a glob.
+        a: [RUN[#epoch]:]LAYER[@pool][/post-processing][~similarity] or RUN[#epoch]; the layer may be a glob.
         b: likewise.
     """
 

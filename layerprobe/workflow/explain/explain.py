@@ -14,17 +14,17 @@ from layerprobe.attribution.explaining import explain as explain_pair
 from layerprobe.attribution.maps import ScoredLayer
 from layerprobe.data.loading import batches_of
 from layerprobe.data.splits import Split
+from layerprobe.hooks import find_layers, measure_layers
 from layerprobe.nets.net import Net
 from layerprobe.plots.explanations import draw
 from layerprobe.plots.figure import FORMATS, encode_figure
 from layerprobe.plots.plot import PlotOptions
+from layerprobe.post_processing.quantised import before_rounding
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
-from layerprobe.reductions.quantised import before_rounding
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener
-from layerprobe.taps import find_layers, measure_layers
 from layerprobe.values.explanations import ExplainedNeighbour, ExplainedQuery
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.views import QueryNeighbours
 from layerprobe.workflow.explain.explain_text import KIND
@@ -99,10 +99,10 @@ def _apply_stored_choice(
     choice = stored.choice
     selected, epoch = choice.chosen.ranked, choice.chosen.epoch
     ranks = run.ranks(epoch, _SPLIT).stored.ranks if run.has_ranks(epoch, _SPLIT) else {}
-    plain = [x for x in ranks if (x.layer, x.reduction) == (selected.layer, NO_REDUCTION)]
+    plain = [x for x in ranks if (x.layer, x.post_processing) == (selected.layer, NO_POST_PROCESSING)]
     can_be_shown = selected in ranks and selected.similarity != "hamming"
     explained = selected if can_be_shown or not plain else plain[0]
-    without = "" if explained == selected else f", explained without its post-processing {selected.reduction}"
+    without = "" if explained == selected else f", explained without its post-processing {selected.post_processing}"
     listener.say(taken_text(run, choice, f"the stored choice{without}"))
     # The embedding alone would leave nothing to compare it with.
     layers: tuple[str, ...] = ()
@@ -136,12 +136,12 @@ def _explain_layers(
         for nearest in neighbours_by_layer:
             image = _read_pixels(opened.items, nearest.found[0].item.id)
             query_input, item_input = (normalise(pixels.to(device)) for pixels in (query, image))
-            reduce = opened.searches.reduced.map_of(epoch, split, nearest.ranked)
-            if (before := before_rounding(reduce)) is not None:
-                reduce = before
+            post_process = opened.searches.post_processed.map_of(epoch, split, nearest.ranked)
+            if (before := before_rounding(post_process)) is not None:
+                post_process = before
                 rounded.append(_ROUNDED.format(nearest.ranked))
             (layer,) = find_layers([str(nearest.ranked.layer)], measured)
-            scored = ScoredLayer(layer, nearest.ranked, reduce)
+            scored = ScoredLayer(layer, nearest.ranked, post_process)
             explanation = explain_pair(measured, scored, (query_input, item_input), random=random)
             neighbours.append(ExplainedNeighbour(nearest.found[0], image[0].numpy(), explanation))
             task.advance()

@@ -25,7 +25,7 @@ class ExplainRequest:
     layers: Annotated[
         tuple[str, ...] | None,
         Flag(
-            "Layers: LAYER[@pool][/reduction] or a glob (default: the stored choice and the embedding).",
+            "Layers: LAYER[@pool][/post-processing] or a glob (default: the stored choice and the embedding).",
             metavar="L,...",
             parse=split_names,
         ),

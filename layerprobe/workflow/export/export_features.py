@@ -7,8 +7,8 @@ import torch
 
 from layerprobe.encoder.fitted_map import with_ends
 from layerprobe.measure.extraction import side_by_side
-from layerprobe.reductions.applying import Blocks
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.applying import Blocks
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import advice_text
@@ -19,7 +19,7 @@ from layerprobe.workflow.choose.indexed_layer import read_searched
 from layerprobe.workflow.choose.user_features import UserFeatures
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import Exported, Written, fitted_on_text, make_samples, sample_rows, write
-from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.chains import FITTED_ON
 from layerprobe.workflow.run.memory_run import EPOCH
 from layerprobe.workflow.run.seen import split_to_choose_on
 
@@ -27,7 +27,7 @@ _CPU = torch.device("cpu")
 
 
 def ranked_to_export(features: UserFeatures, request: ExportRequest, listener: Listener) -> RankedLayer:
-    """The layer that a request names, or the one that `choose` ships."""
+    """The layer that a request names, or the one that `choose` selects."""
     if request.epoch is not None or request.model is not None:
         message = "features have no epochs and no network"
         raise RecipeError(message, file=features.file, fix="Leave out --epoch and --model, or name a run")
@@ -53,10 +53,10 @@ def export_features(  # noqa: PLR0913 - the rows, the layer and the files
     fitted_on = FITTED_ON if FITTED_ON in rows else chosen_on
     members = members_of(ranked.layer, features.features)
     arrays = [features.features[member].astype(np.float32, copy=False) for member in members]
-    values, chain = side_by_side(arrays), parse_chain(ranked.reduction)
+    values, chain = side_by_side(arrays), parse_chain(ranked.post_processing)
     blocks, labels = Blocks(values[rows[fitted_on]], _CPU), features.labels[rows[fitted_on]]
-    reduce = chain.fit(blocks, values.shape[1], seed=seed, labels=labels)
-    finish = with_ends(reduce, sizes=[array.shape[1] for array in arrays], similarity=ranked.similarity)
+    post_process = chain.fit(blocks, values.shape[1], seed=seed, labels=labels)
+    finish = with_ends(post_process, sizes=[array.shape[1] for array in arrays], similarity=ranked.similarity)
     rows_checked = sample_rows(len(values))
     samples = make_samples(
         f"{len(rows_checked)} rows of {file} against their map in torch",

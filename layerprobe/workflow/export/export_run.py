@@ -16,14 +16,14 @@ from layerprobe.data.transforms import Framing, in_grey
 from layerprobe.encoder.agreement import CheckSamples
 from layerprobe.encoder.fitted_map import with_ends
 from layerprobe.encoder.graph import Parts
+from layerprobe.hooks import find_layers
 from layerprobe.measure.index_costs import Searched
 from layerprobe.nets.net import Net
+from layerprobe.post_processing.chain import parse_chain
+from layerprobe.post_processing.post_processing import FittedStep
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
-from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.system.progress import Listener
-from layerprobe.taps import find_layers
 from layerprobe.values.choice import Choice, advice_text
 from layerprobe.values.layers import RankedLayer, members_of
 from layerprobe.values.network_input import OwnInput, height_width
@@ -38,10 +38,10 @@ from layerprobe.workflow.export.writing import (
     sample_rows,
     write,
 )
+from layerprobe.workflow.probe.chains import FITTED_ON
 from layerprobe.workflow.probe.classifiers import classifier_of
+from layerprobe.workflow.probe.post_processed_features import are_stored, stored_features
 from layerprobe.workflow.probe.probed_run import ProbedRun, open_for_probing
-from layerprobe.workflow.probe.reduced_features import are_stored, stored_features
-from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_net
@@ -142,9 +142,9 @@ def resolve_layer(run: Run, name: str, request: ExportRequest) -> LayerOfRun:
         raise RecipeError(f"--layer {name}: the run is {run.name}", fix=fix)
     if None not in (reference.epoch, request.epoch) and reference.epoch != request.epoch:
         raise RecipeError(f"--layer {name} and --epoch {request.epoch} name two epochs", fix="Omit one of them")
-    draws = parse_chain(reference.reduction).members()
+    draws = parse_chain(reference.post_processing).members()
     if len(draws) > 1:
-        message = f"{reference.reduction} is a mean over {len(draws)} random draws, each of which is another map"
+        message = f"{reference.post_processing} is a mean over {len(draws)} random draws, each of which is another map"
         raise LayerprobeError(message, fix=f"Name one of them, such as {draws[0]}")
     split = next((split for split in _SPLITS if run.ranked_epochs(split)), _SPLITS[0])
     epoch = reference.epoch if request.epoch is None else request.epoch
@@ -157,7 +157,7 @@ def resolve_layer(run: Run, name: str, request: ExportRequest) -> LayerOfRun:
 
 
 def layer_of_choice(choice: Choice, runs: Sequence[Run]) -> LayerOfRun:
-    """What a choice ships; of several trainings of an experiment, that of the first."""
+    """What a choice selects; of several trainings of an experiment, that of the first."""
     run = next(run for run in runs if choice.run in (run.name, run.read().experiment))
     epoch, ranked = choice.chosen.epoch, choice.chosen.ranked
     layers = run.ranks(epoch, "test").stored.ranks if run.has_ranks(epoch, "test") else {}
@@ -177,7 +177,7 @@ def layer_to_export(run: Run, request: ExportRequest, listener: Listener) -> Lay
 def _find_choice(run: Run, exporting: ExportRequest, listener: Listener) -> Choice:
     """The stored choice, at that epoch if one is named; else that of `choose`, which stores it without an epoch."""
     stored, epoch = stored_choice(run), exporting.epoch
-    if stored is not None and epoch in (None, stored.choice.ship.epoch):
+    if stored is not None and epoch in (None, stored.choice.selected.epoch):
         listener.say(taken_text(run, stored.choice, "the stored choice"))
         return stored.choice
     # Imported here, as a stored choice needs none of it.
@@ -275,11 +275,11 @@ def _require_stored(layer: LayerOfRun, record: RunRecord) -> None:
         raise DataError(message, file=run.folder, fix=probe_fix(run, record, layer.epoch, layer.split, *flags))
 
 
-def _fit_map(layer: LayerOfRun, record: RunRecord, opened: ProbedRun | None) -> tuple[Reduce, str]:
+def _fit_map(layer: LayerOfRun, record: RunRecord, opened: ProbedRun | None) -> tuple[FittedStep, str]:
     """The map of pooled features to the export's, fitted as for the stored ranks; and what it is fitted on."""
     run, epoch, ranked = layer.run, layer.epoch, layer.ranked
-    chain = parse_chain(ranked.reduction)
-    # Chosen by fits within folds of the images that are chosen on: all of them fit what is shipped.
+    chain = parse_chain(ranked.post_processing)
+    # Chosen by fits within folds of the images that are chosen on: all of them fit what is exported.
     split = FITTED_ON if FITTED_ON in record.manifests else split_to_choose_on(run, record, [epoch])
     split = split if chain.fits_on_train else layer.gallery
     trained = None
@@ -287,24 +287,24 @@ def _fit_map(layer: LayerOfRun, record: RunRecord, opened: ProbedRun | None) -> 
         recipe = recorded_recipe(record, run.record_file) if opened is None else opened.recipe
         trained = classifier_of(run, recipe, run.feature_head(epoch, FITTED_ON).labels, lambda: _CPU)
     features = stored_features(run, lambda _: layer.gallery, _CPU, trained, fitted_on=split)
-    reduce = features.map_of(epoch, layer.split, ranked)
+    post_process = features.map_of(epoch, layer.split, ranked)
     dims = run.feature_head(epoch, layer.split).dims
     sizes = [dims[member] for member in members_of(ranked.layer, dims)]
     fitted_on = fitted_on_text(chain, split, run.feature_head(epoch, split).labels)
-    return with_ends(reduce, sizes=sizes, similarity=ranked.similarity), fitted_on
+    return with_ends(post_process, sizes=sizes, similarity=ranked.similarity), fitted_on
 
 
-def _network_parts(opened: ProbedRun, ranked: RankedLayer, finish: Reduce) -> Parts:
-    (tapped,) = find_layers([str(ranked.layer)], opened.measured)
-    if tapped.key != ranked.layer:
-        raise ValueError(f"{ranked.layer} is now {tapped.key}")
+def _network_parts(opened: ProbedRun, ranked: RankedLayer, finish: FittedStep) -> Parts:
+    (hooked,) = find_layers([str(ranked.layer)], opened.measured)
+    if hooked.key != ranked.layer:
+        raise ValueError(f"{ranked.layer} is now {hooked.key}")
     recipe, net = opened.recipe, opened.net
     normalise = from_recipe.build_normalise(recipe, net.channels)
     shape = image_shape(recipe, net)
-    return Parts(net.module.requires_grad_(False), tapped, normalise, recipe.data.invert, shape, finish)
+    return Parts(net.module.requires_grad_(False), hooked, normalise, recipe.data.invert, shape, finish)
 
 
-def _read_samples(layer: LayerOfRun, opened: ProbedRun | None, parts: Parts | None, finish: Reduce) -> CheckSamples:
+def _read_samples(layer: LayerOfRun, opened: ProbedRun | None, parts: Parts | None, finish: FittedStep) -> CheckSamples:
     """Images of the split with their stored features, or random images with those that the network gives."""
     try:
         with open_layer(layer.run, layer.epoch, layer.split, layer.ranked.layer) as table:

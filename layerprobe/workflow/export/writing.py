@@ -20,10 +20,10 @@ from layerprobe.encoder.fitted_map import FittedMap, fitted_map
 from layerprobe.encoder.graph import Parts, apply_map, record_graph, save_graph, save_onnx
 from layerprobe.encoder.manifest import write_manifest
 from layerprobe.measure.index_costs import Searched
+from layerprobe.post_processing.chain import Chain, parse_chain
+from layerprobe.post_processing.post_processing import FittedStep
+from layerprobe.post_processing.quantised import before_rounding
 from layerprobe.ranking.index import load_index, write_index
-from layerprobe.reductions.chain import Chain, parse_chain
-from layerprobe.reductions.quantised import before_rounding
-from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import NumericError
 from layerprobe.system.files import folder_written_whole
 from layerprobe.system.progress import Listener, stoppable
@@ -57,7 +57,7 @@ class Exported:
     source: str
     ranked: RankedLayer
     fitted_on: str
-    finish: Reduce
+    finish: FittedStep
     samples: CheckSamples
     run: str | None = None
     epoch: int | None = None
@@ -76,7 +76,7 @@ class Exported:
             "name": self.name,
             "layer": layer.layer,
             "pool": layer.pool,
-            "reduction": self.ranked.reduction,
+            "post_processing": self.ranked.post_processing,
             "fitted_on": self.fitted_on or None,
             "dim": self.samples.dim,
             "similarity": self.ranked.similarity,
@@ -99,7 +99,7 @@ class Written:
     folder: Path
     name: str
     dim: int
-    reduction: str
+    post_processing: str
     similarity: str
     fitted_on: str
     files: Mapping[str, int]
@@ -124,7 +124,7 @@ def sample_rows(count: int) -> NDArray[np.int64]:
 
 
 def make_samples(
-    name: str, pooled: NDArray[np.float32], images: NDArray[np.uint8] | None, similarity: str, finish: Reduce
+    name: str, pooled: NDArray[np.float32], images: NDArray[np.uint8] | None, similarity: str, finish: FittedStep
 ) -> CheckSamples:
     """Pooled features, with those that the map makes of them."""
     features, numbers = torch.from_numpy(pooled), before_rounding(finish)
@@ -154,7 +154,7 @@ def write(exported: Exported, request: ExportRequest, listener: Listener) -> Wri
         request.out,
         exported.name,
         exported.samples.dim,
-        exported.ranked.reduction,
+        exported.ranked.post_processing,
         exported.ranked.similarity,
         exported.fitted_on,
         {name: file["bytes"] for name, file in manifest["files"].items()},
@@ -218,7 +218,7 @@ def _check_encoder(name: str, encode: Encode, samples: CheckSamples) -> FeatureA
 
 def export_lines(written: Written) -> list[str]:
     """What was exported, its files and the result of the check, a line each."""
-    chain = parse_chain(written.reduction)
+    chain = parse_chain(written.post_processing)
     size = chain.bytes_per_image(written.dim)
     numbers = f"{written.dim:,} {_PLURALS[chain.number]}, {size:,} byte{'' if size == 1 else 's'} an image"
     fitted = f"; map fitted on {written.fitted_on}" if written.fitted_on else ""

@@ -14,7 +14,7 @@ from layerprobe.values.layers import RankedLayer
 from layerprobe.workflow.compare.compare import stored_dim
 from layerprobe.workflow.features.feature_table import FeatureTable, LayerColumns, encode_table, require_parquet_texts
 from layerprobe.workflow.features.request import FeaturesRequest
-from layerprobe.workflow.probe.reduced_features import query_index
+from layerprobe.workflow.probe.post_processed_features import query_index
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.class_names import class_name
 from layerprobe.workflow.run.image_paths import image_path

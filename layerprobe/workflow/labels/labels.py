@@ -26,7 +26,7 @@ from layerprobe.system.computing import with_float64
 from layerprobe.system.errors import DataError, NotFiniteError, NumericError, RecipeError, UnknownNameError
 from layerprobe.system.progress import Listener
 from layerprobe.values.labels import DividedLabel, Duplicates, LabelledImage, ReviewedLabels, SuspectedLabel
-from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, layer_names, matching_layers
+from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey, RankedLayer, layer_names, matching_layers
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.labels.label_tables import labels_csv
@@ -125,11 +125,11 @@ def _choose_layers(run: Run, epoch: int, heads: dict[str, FeatureHead], names: S
     stored = [key for key in next(iter(heads.values())).dims if all(key in head.dims for head in heads.values())]
     if names is None:
         return _best_layers(run, epoch, stored)
-    unreduced = [RankedLayer(key, NO_REDUCTION, "") for key in stored]
+    raw = [RankedLayer(key, NO_POST_PROCESSING, "") for key in stored]
     chosen: dict[LayerKey, None] = {}
     for name in names:
-        matches = [ranked.layer for ranked in matching_layers(name, unreduced)]
-        if not matches and matching_layers(name.partition("/")[0], unreduced):
+        matches = [ranked.layer for ranked in matching_layers(name, raw)]
+        if not matches and matching_layers(name.partition("/")[0], raw):
             message = f"--layers {name}: layers are compared by learned whitening, not by other post-processing"
             raise RecipeError(message, fix=f"Write {name.partition('/')[0]}")
         if not matches:
@@ -145,7 +145,7 @@ def _best_layers(run: Run, epoch: int, stored: Sequence[LayerKey]) -> list[Layer
     best: dict[str, tuple[float, LayerKey]] = {}
     for ranked in ranked_split.layers:
         layer = ranked.layer
-        is_plain = (ranked.reduction, ranked.similarity) == (NO_REDUCTION, ranked_split.similarity)
+        is_plain = (ranked.post_processing, ranked.similarity) == (NO_POST_PROCESSING, ranked_split.similarity)
         if is_plain and layer in stored and ranked_split.has_ranks(ranked):
             recall = float(metric_values(ranked_split, ranked, "R@1").mean())
             if layer.layer not in best or recall > best[layer.layer][0]:
@@ -220,7 +220,7 @@ def _review(
         images.run.name,
         images.epoch,
         tuple(images.splits),
-        tuple(layer_names([RankedLayer(layer, NO_REDUCTION, "cosine") for layer in layers])),
+        tuple(layer_names([RankedLayer(layer, NO_POST_PROCESSING, "cosine") for layer in layers])),
         len(labels),
         NEIGHBOURS * len(layers),
         recall_of(labels, by_layer),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from layerprobe.hooks import list_layers
 from layerprobe.nets.net import Net
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import load_recipe, recorded_recipe
@@ -12,7 +13,6 @@ from layerprobe.recipe.recipe_files import find_recipe, list_recipes
 from layerprobe.registry import NETS, NETWORKS, SOURCES, is_source, load, load_apart
 from layerprobe.system.errors import UnknownNameError
 from layerprobe.system.naming import name_model
-from layerprobe.taps import list_layers
 from layerprobe.values.network_input import ImageSize
 from layerprobe.workflow.run.from_recipe import build_net
 from layerprobe.workflow.run.run_network import run_network

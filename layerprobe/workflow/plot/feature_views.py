@@ -13,7 +13,7 @@ from layerprobe.plots.drawn_scores import match_layers, resolve_epoch
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.facts import PAIRS_WITHIN_FOLDS
-from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, headline_layers
+from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey, RankedLayer, headline_layers
 from layerprobe.values.scores import GAP_SPLITS, Score, Subject, shared_notes
 from layerprobe.values.views import Curve, ErrorRates, Histogram, Selected
 from layerprobe.workflow.run.opened_run import read_layer
@@ -131,19 +131,19 @@ def open_stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[l
     def read(split: str, ranked: RankedLayer) -> LabelledFeatures:
         split_notes = shared_notes(score.notes for score in scores if (score.epoch, score.split) == (epoch_read, split))
         notes = (*split_notes, *missing_notes)
-        if ranked.reduction == NO_REDUCTION:
+        if ranked.post_processing == NO_POST_PROCESSING:
             return LabelledFeatures(
                 read_layer(run, epoch_read, split, ranked.layer), run.feature_head(epoch_read, split).labels, notes
             )
         import torch
 
-        from layerprobe.reductions.chain import parse_chain
-        from layerprobe.workflow.probe.reducing import fit_notes
+        from layerprobe.post_processing.chain import parse_chain
+        from layerprobe.workflow.probe.chains import fit_notes
         from layerprobe.workflow.probe.rerank import StoredSearch  # it imports torch, which other plots do without
 
         search = StoredSearch(run, epoch_read, split, torch.device("cpu"), _split_to_fit_on(run))
         features = search.features_of(split, ranked)  # also of images that are not searched for
-        notes = (*notes, *(x for x in fit_notes(parse_chain(ranked.reduction), split) if x not in notes))
+        notes = (*notes, *(x for x in fit_notes(parse_chain(ranked.post_processing), split) if x not in notes))
         return LabelledFeatures(features.values.numpy(), features.labels, notes)  # type: ignore[union-attr] # in memory
 
     return [score for score in scores if score.split not in missing], read
@@ -160,7 +160,7 @@ def read_layers(
 ) -> Iterator[tuple[RankedLayer, dict[str, LabelledFeatures]]]:
     """The layers to show with their features by split, read one after another.
 
-    Reduced layers are shown if requested, or if there are no others.
+    Post-processed layers are shown if requested, or if there are no others.
     """
     epoch = resolve_epoch(scores, selection.options.epoch)
     # The cosine is taken whatever the similarity of the search: a layer searched by two similarities is shown once.
@@ -168,7 +168,7 @@ def read_layers(
     splits: dict[RankedLayer, list[str]] = {}
     for score in scores:
         if score.epoch == epoch and score.split in GAP_SPLITS:
-            ranked = first_ranked.setdefault((score.ranked.layer, score.ranked.reduction), score.ranked)
+            ranked = first_ranked.setdefault((score.ranked.layer, score.ranked.post_processing), score.ranked)
             splits.setdefault(ranked, []).append(score.split)
     layers = list(splits)
     if not layers:
@@ -184,19 +184,19 @@ def read_layers(
 
 
 def few_layers(layers: Sequence[RankedLayer], run: str, selection: LayerSelection) -> list[RankedLayer]:
-    """The `headline_layers` among a run's unreduced layers; among the reduced ones if there are no others."""
-    raw = [ranked for ranked in layers if ranked.reduction == NO_REDUCTION] or list(layers)
+    """The `headline_layers` among a run's raw layers; among the post-processed ones if there are no others."""
+    raw = [ranked for ranked in layers if ranked.post_processing == NO_POST_PROCESSING] or list(layers)
     validation = {ranked: value for ranked, value in selection.validation.items() if ranked in raw}
     return headline_layers(raw, validation, selection.embeddings.get(run))
 
 
 def require_vectors(ranked: RankedLayer) -> None:
     """Check that a layer is vectors of which one map is fitted."""
-    if ranked.reduction == NO_REDUCTION:
+    if ranked.post_processing == NO_POST_PROCESSING:
         return
-    from layerprobe.reductions.chain import parse_chain  # likewise
+    from layerprobe.post_processing.chain import parse_chain  # likewise
 
-    chain = parse_chain(ranked.reduction)
+    chain = parse_chain(ranked.post_processing)
     reason = (
         "binary codes, not vectors" if chain.similarity == "hamming"
         else "a mean over draws" if len(chain.members()) > 1
@@ -204,7 +204,7 @@ def require_vectors(ranked: RankedLayer) -> None:
         else ""
     )  # fmt: skip
     if reason:
-        raise RecipeError(f"{ranked.layer} after {ranked.reduction}: {reason}", fix="Ask for the unreduced layer")
+        raise RecipeError(f"{ranked.layer} after {ranked.post_processing}: {reason}", fix="Ask for the raw layer")
 
 
 def tested_layers(scores: Sequence[Score], selection: LayerSelection) -> list[Subject]:

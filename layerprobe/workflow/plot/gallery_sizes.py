@@ -16,7 +16,7 @@ from layerprobe.statistics.units import intervals, unit_sums
 from layerprobe.store import StoredRanks
 from layerprobe.system.errors import DataError
 from layerprobe.values.intervals import IntervalKind, SamplingUnits
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer, headline_layers
+from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer, headline_layers
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, recall_of, shared_notes, trainings
 from layerprobe.values.views import Curve
@@ -54,7 +54,7 @@ def layers_shown(
     if requested is None:
         requested = []
         for layers, scores in zip(measured, runs, strict=True):
-            raw = [ranked for ranked in layers if ranked.reduction == NO_REDUCTION] or layers
+            raw = [ranked for ranked in layers if ranked.post_processing == NO_POST_PROCESSING] or layers
             validation = [s for s in scores if (s.split, s.metric) == ("validation", RECALL) and s.ranked in raw]
             values = {s.ranked: s.value for s in validation if s.value is not None}
             requested += headline_layers(raw, values, embeddings.get(scores[0].run) if scores else None)

@@ -32,7 +32,7 @@ from layerprobe.workflow.plot.query_rules import (
     ranks_exact_for_first,
     rule_text,
 )
-from layerprobe.workflow.probe.reduced_features import query_rows
+from layerprobe.workflow.probe.post_processed_features import query_rows
 from layerprobe.workflow.run.class_names import class_name
 from layerprobe.workflow.run.experiments import have_other_images
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, probe_fix

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from layerprobe.measure.cka import EpochFeatures, epoch_cka, layer_cka, run_cka
 from layerprobe.system.errors import DataError
-from layerprobe.values.layers import NO_REDUCTION, LayerKey
+from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey
 from layerprobe.values.scores import Matrix, Score
 from layerprobe.workflow.run.experiments import have_other_images
 from layerprobe.workflow.run.opened_run import read_layer
@@ -24,9 +24,9 @@ COMPARED = "test"  # the split whose features CKA compares
 
 
 def comparable_scores(run: Run, scores: Sequence[Score]) -> list[Score]:
-    """The scores of a run whose layers CKA can compare: on test, unreduced, and not `A+B`."""
-    key = (run.name, COMPARED, NO_REDUCTION)
-    return [s for s in scores if (s.run, s.split, s.ranked.reduction) == key and "+" not in s.ranked.layer.layer]
+    """The scores of a run whose layers CKA can compare: on test, raw, and not `A+B`."""
+    key = (run.name, COMPARED, NO_POST_PROCESSING)
+    return [s for s in scores if (s.run, s.split, s.ranked.post_processing) == key and "+" not in s.ranked.layer.layer]
 
 
 @dataclass(frozen=True, eq=False)

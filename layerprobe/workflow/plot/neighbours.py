@@ -22,11 +22,11 @@ from layerprobe.measure.nearest import nearest_items
 from layerprobe.ranking.neighbours import nearest_neighbours
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, UnknownNameError
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer, members_of
+from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer, members_of
 from layerprobe.values.records import RunRecord
 from layerprobe.values.views import Selected
-from layerprobe.workflow.probe.reduced_features import is_fitted_on, is_made_from
-from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.chains import FITTED_ON
+from layerprobe.workflow.probe.post_processed_features import is_fitted_on, is_made_from
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.probe.scoring import Searches, searches_of_run
 from layerprobe.workflow.run import from_recipe
@@ -173,9 +173,9 @@ def selected_neighbours(opened: RunGallery, selected: Selected, queries: Rows, k
     """The items nearest to some queries by the selected candidate; within folds of classes if its score is of folds."""
     epoch, ranked = selected.score.epoch, selected.score.ranked
     _require_images(opened, epoch)
-    # A reduction that is not ranked is fitted anew, on the features that the layer itself was ranked by.
+    # Post-processing that is not ranked is fitted anew, on the features that the layer itself was ranked by.
     is_ranked = ranked in opened.run.ranks(epoch, opened.split).stored.ranks
-    raw = replace(ranked, reduction=NO_REDUCTION, similarity=opened.record.similarity)
+    raw = replace(ranked, post_processing=NO_POST_PROCESSING, similarity=opened.record.similarity)
     _require_stored(opened, epoch, ranked if is_ranked else raw)
     if not selected.within_folds:
         return _find_by_layers(opened, epoch, [ranked], queries, k)
@@ -209,7 +209,7 @@ def _find_by_layer(
 ) -> tuple[Rows, NDArray[np.float64], NDArray[np.bool_]]:
     """(Q, K) rows, similarities, and which are right, by one layer."""
     rules = opened.searches.rules(opened.split)
-    with opened.searches.reduced.opened(epoch, opened.split, ranked, None) as (features, gallery):
+    with opened.searches.post_processed.opened(epoch, opened.split, ranked, None) as (features, gallery):
         return nearest_items(
             features.of_rows(rows),
             features if gallery is None else gallery,
@@ -251,5 +251,5 @@ def _require_stored(opened: RunGallery, epoch: int, ranked: RankedLayer) -> None
         if not is_made_from(run, epoch, opened.split, split, ranked):
             raise DataError(f"the ranks of {ranked.layer} were made from other features", file=path, fix=fix)
     if not is_fitted_on(run, epoch, opened.split, FITTED_ON, ranked):
-        message = f"the training features that {ranked.reduction} was fitted on are missing or have changed"
+        message = f"the training features that {ranked.post_processing} was fitted on are missing or have changed"
         raise DataError(message, file=run.folder, fix=probe_fix(run, opened.record, epoch, FITTED_ON))

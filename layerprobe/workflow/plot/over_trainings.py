@@ -14,7 +14,7 @@ from layerprobe.plots.drawn_scores import match_layers, metric_of, resolve_epoch
 from layerprobe.plots.plot import LOSS, PlotOptions
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer, headline_layers, names_by_layer
+from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer, headline_layers, names_by_layer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, Subject, is_recall, note_text, recall_of, shared_notes
 from layerprobe.values.sections import DECIDING, NOT_DECIDING
@@ -277,7 +277,9 @@ def _default_layers(scores: Sequence[Score], embedding: RankedLayer | None) -> l
     layers = list(dict.fromkeys(score.ranked for score in scores))
     if embedding in layers:
         return [embedding]
-    return headline_layers([ranked for ranked in layers if ranked.reduction == NO_REDUCTION] or layers, {}, None)
+    return headline_layers(
+        [ranked for ranked in layers if ranked.post_processing == NO_POST_PROCESSING] or layers, {}, None
+    )
 
 
 def _read_loss(plotted: PlottedRun, run: Run, epoch: int | None) -> _RunValue:
@@ -424,7 +426,7 @@ def training_subjects(runs: Sequence[Run]) -> list[tuple[Run, Subject]]:
                 f"Name its members: {' '.join(record.members)}" if record.members else "Name a run of layerprobe train"
             )
             raise DataError(f"{run.name} {reason}, so that it has no loss of its own", fix=fix)
-        ranked = RankedLayer(record.network.embedding, NO_REDUCTION, record.similarity)
+        ranked = RankedLayer(record.network.embedding, NO_POST_PROCESSING, record.similarity)
         experiment = experiments.names.get(run, run.name)
         subjects.append((run, Subject(run.name, experiment, record.seed, 0, "train", ranked, experiments.notes)))
     return subjects

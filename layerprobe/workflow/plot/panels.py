@@ -14,7 +14,7 @@ from layerprobe.plots.plot import PlotOptions, ReadImage
 from layerprobe.plots.selected import selected_at, selected_text
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.values.facts import WITHIN_FOLDS
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer, last_two_layers
+from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer, last_two_layers
 from layerprobe.values.scores import Score
 from layerprobe.values.views import FoundItem, Item, QueryNeighbours, Selected
 from layerprobe.workflow.plot.neighbours import (
@@ -152,7 +152,9 @@ def _choose_layers(
     if like and set(like) <= set(measured):
         return tuple(like)
     ranked = [layer for layer in measured if layer in ranked_split.stored.ranks]
-    plain = [x for x in ranked if (x.reduction, x.similarity) == (NO_REDUCTION, ranked_split.similarity)] or ranked
+    plain = [
+        x for x in ranked if (x.post_processing, x.similarity) == (NO_POST_PROCESSING, ranked_split.similarity)
+    ] or ranked
     embedding = embeddings.get(ranked_split.run.name)
     if not (last_two := last_two_layers(plain, embedding)):
         raise DataError(

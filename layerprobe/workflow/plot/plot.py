@@ -14,7 +14,7 @@ from layerprobe.plots.drawn_scores import metric_of, scores_of_layers, scores_un
 from layerprobe.plots.figure import FORMATS, add_note, encode_figure
 from layerprobe.plots.plot import LOSS, Drawing, Plot, PlotOptions, ReadImage
 from layerprobe.plots.selected import selected_text
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.layers import NO_POOL, RankedLayer, spoken_name
@@ -35,12 +35,12 @@ from layerprobe.values.views import (
     Histogram,
     OverTrainings,
     PlaneFeatures,
+    PostProcessings,
     Projection,
     QueryNeighbours,
-    Reductions,
     Selected,
 )
-from layerprobe.workflow.plot.dims import best_of_sizes, stored_reductions
+from layerprobe.workflow.plot.dims import best_of_sizes, stored_post_processings
 from layerprobe.workflow.plot.feature_views import (
     LayerSelection,
     ReadFeatures,
@@ -96,8 +96,8 @@ def stored_selected(name: str, runs: Sequence[Run], scores: Sequence[Score]) -> 
         len({score.ranked.layer.pool for score in scores if score.ranked.layer.layer == ranked.layer.layer} - {NO_POOL})
         > 1
     )
-    layer_text, dim = spoken_name(ranked, pool=has_several_pools), choice.ship.dim
-    number, size = parse_chain(ranked.reduction).number, choice.ship.bytes_per_image
+    layer_text, dim = spoken_name(ranked, pool=has_several_pools), choice.selected.dim
+    number, size = parse_chain(ranked.post_processing).number, choice.selected.bytes_per_image
     for split in ("test", choice.chosen.split):
         for score in scores:
             key = (score.run, score.epoch, score.split, score.ranked, score.metric)
@@ -265,12 +265,12 @@ class StoredRuns:
         scores = scores_until_epoch(self.scores_of_runs, options.epoch)
         return stored_curves(self.runs, scores, options.layers, self.embeddings())
 
-    def reductions(self, options: PlotOptions) -> Sequence[Reductions]:
+    def post_processings(self, options: PlotOptions) -> Sequence[PostProcessings]:
         """The layers of each run at equal dimensions."""
-        return stored_reductions(self.runs, self.scores_of_runs, options, self.embeddings(), self.selected())
+        return stored_post_processings(self.runs, self.scores_of_runs, options, self.embeddings(), self.selected())
 
-    def best_of_sizes(self, options: PlotOptions) -> Sequence[Reductions]:
-        """The best layers and reductions of each run in at most so many bytes, by type of number."""
+    def best_of_sizes(self, options: PlotOptions) -> Sequence[PostProcessings]:
+        """The best layers and post-processing of each run in at most so many bytes, by type of number."""
         return best_of_sizes(self.runs, self.scores_of_runs, options)
 
     def over_key(self, options: PlotOptions) -> OverTrainings:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.hooks import Hook, Layer
 from layerprobe.measure.analysis import Features
+from layerprobe.post_processing.applying import Blocks
+from layerprobe.post_processing.chain import Chain
+from layerprobe.post_processing.post_processing import FitInputs, FittedStep, PostProcessing
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
-from layerprobe.reductions.applying import Blocks
-from layerprobe.reductions.chain import Chain
-from layerprobe.reductions.reduction import FitInputs, Reduce, Reduction
 from layerprobe.registry import LOSSES, load
 from layerprobe.system.computing import with_float64
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import Listener
-from layerprobe.taps import Layer, Tap
 from layerprobe.values.layers import LayerKey
 from layerprobe.values.retrieval import Classifier
 from layerprobe.workflow.probe.request import ProbeRequest
@@ -102,7 +102,7 @@ def fit_chain(  # noqa: PLR0913 - what, on what, and of which epoch and layer
     epoch: int,
     layer: LayerKey,
     trained: RunClassifier | None,
-) -> Reduce:
+) -> FittedStep:
     """A chain, fitted on a layer's features, with the weights of the loss's classifier where it takes these.
 
     Args:
@@ -116,10 +116,10 @@ def fit_chain(  # noqa: PLR0913 - what, on what, and of which epoch and layer
     return chain.fit(blocks, dim, seed=seed, classifier_weight=weight, labels=features.labels)
 
 
-class _Relu(Reduction):
-    """A loss's own ReLU, before the classifier whose weights a reduction takes."""
+class _Relu(PostProcessing):
+    """A loss's own ReLU, before the classifier whose weights post-processing takes."""
 
-    def fit(self, batches: Iterable[Tensor], dim: int, inputs: FitInputs) -> Reduce:  # noqa: ARG002 - nothing is learnt
+    def fit(self, batches: Iterable[Tensor], dim: int, inputs: FitInputs) -> FittedStep:  # noqa: ARG002 - nothing is learnt
         import torch
 
         return torch.relu
@@ -159,8 +159,8 @@ def drop_accuracy(
     return replace(request, metrics=tuple(name for name in metrics if name != "accuracy"))
 
 
-def require_accuracy_layer(request: ProbeRequest, recipe: Recipe, embedding: Tap, taps: Sequence[Layer]) -> None:
+def require_accuracy_layer(request: ProbeRequest, recipe: Recipe, embedding: Hook, hooks: Sequence[Layer]) -> None:
     """Check that the layer whose accuracy is requested is among those measured."""
     metrics = request.metrics if request.metrics is not None else recipe.probe.metrics
-    if "accuracy" in metrics and embedding.key not in [tap.key for tap in taps]:
+    if "accuracy" in metrics and embedding.key not in [hook.key for hook in hooks]:
         raise RecipeError(f"accuracy is measured on {embedding.key}", fix=f"Add {embedding.layer} to --layers")

@@ -15,13 +15,13 @@ from layerprobe.data.contents import FOLDER as CONTENTS
 from layerprobe.data.contents import pending_reads
 from layerprobe.data.loading import batches_of
 from layerprobe.data.pixel_cache import FOLDER, is_small
+from layerprobe.hooks import Hook, member_hooks
 from layerprobe.measure.extraction import BATCH_SIZE, extract
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.computing import default_workers
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.files import free_bytes
 from layerprobe.system.memory import peak_memory
-from layerprobe.taps import Tap, member_taps
 from layerprobe.values.costs import Estimate
 from layerprobe.workflow.probe.probe import resolve_selection
 from layerprobe.workflow.probe.probed_run import ProbedRun, open_for_probing, open_new_run
@@ -49,8 +49,8 @@ def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
     features = replace(features, manifest_sha256=lambda split: contents.get(split, ""))
     epochs = select_epochs(request.epochs, features, opened.record, selection.deciding, None)
     splits = selection.extracted_splits
-    missing = [features.missing(epoch, split, selection.taps) for epoch in epochs for split in splits]
-    return _estimate(opened, to_hash, [item for item in missing if item.taps])
+    missing = [features.missing(epoch, split, selection.hooks) for epoch in epochs for split in splits]
+    return _estimate(opened, to_hash, [item for item in missing if item.hooks])
 
 
 def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: int) -> Estimate:
@@ -58,10 +58,10 @@ def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: 
     _require_raw(request)
     opened, to_hash = _without_images(open_new_run(run, recipe, request))
     selection, dataset = resolve_selection(opened), opened.dataset
-    taps = tuple(member_taps(selection.taps))
+    hooks = tuple(member_hooks(selection.hooks))
     stored: Any = {"dtype": key_text(request.store), "precision": key_text(request.precision)}
     missing = [
-        replace(_all_missing(run, epoch, split, taps, len(dataset.splits[split])), **stored)
+        replace(_all_missing(run, epoch, split, hooks, len(dataset.splits[split])), **stored)
         for epoch in range(epochs)
         for split in selection.extracted_splits
     ]
@@ -69,13 +69,13 @@ def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: 
 
 
 def _require_raw(request: ProbeRequest) -> None:
-    if request.store_reduced is not None:
-        raise RecipeError("--dry-run does not estimate --store-reduced", fix="Leave one of the two out")
+    if request.store_post is not None:
+        raise RecipeError("--dry-run does not estimate --store-post", fix="Leave one of the two out")
 
 
-def _all_missing(run: Run, epoch: int, split: str, taps: tuple[Tap, ...], images: int) -> Missing:
-    part = store.Part(run.feature_file(epoch, split), range(images), frozenset(tap.key for tap in taps))
-    return Missing(epoch, split, taps, {tap.key: tap.dim for tap in taps}, store.Plan((part,)))
+def _all_missing(run: Run, epoch: int, split: str, hooks: tuple[Hook, ...], images: int) -> Missing:
+    part = store.Part(run.feature_file(epoch, split), range(images), frozenset(hook.key for hook in hooks))
+    return Missing(epoch, split, hooks, {hook.key: hook.dim for hook in hooks}, store.Plan((part,)))
 
 
 def _without_images(opened: ProbedRun) -> tuple[ProbedRun, Sequence[Callable[[], object]]]:
@@ -118,7 +118,7 @@ def _seconds_an_image(opened: ProbedRun, item: Missing) -> tuple[float, float]:
     reading = (time.perf_counter() - started) / len(rows)
     normalise = from_recipe.build_normalise(opened.recipe, opened.net.channels)
     bfloat16 = item.precision == "bfloat16"
-    run = partial(extract, opened.net.module, item.taps, [batch], normalise, bfloat16=bfloat16)
+    run = partial(extract, opened.net.module, item.hooks, [batch], normalise, bfloat16=bfloat16)
     running = _seconds_each([lambda: list(run(device=opened.device))] * 2) / len(rows)
     return reading, running
 

@@ -148,7 +148,7 @@ def require_right_items(dataset: Dataset, splits: Collection[str], *, source: ob
 
 
 def check_right_items(dataset: Dataset) -> list[str]:
-    """A line if no training image has a right item to find: one may train on them, or fit reductions.
+    """A line if no training image has a right item to find: one may train on them, or fit post-processing.
 
     Raises:
         DataError: no image of another split has one, or none of train where it is the only split.

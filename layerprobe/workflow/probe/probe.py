@@ -10,44 +10,44 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from layerprobe.data.splits import Dataset
-from layerprobe.measure.analysis import InapplicableReduction, Scored
-from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.hooks import execution_order, member_hooks, skipped_pool_lines
+from layerprobe.measure.analysis import InapplicablePostProcessing, Scored
+from layerprobe.post_processing.post_processing import NotApplicableError
 from layerprobe.system.errors import NotFiniteError, RecipeError
 from layerprobe.system.launch import Launch
 from layerprobe.system.progress import Listener, Stop, Task, stoppable
-from layerprobe.taps import execution_order, member_taps, skipped_pool_lines
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, ScoreTable, in_network_order, read_scores
+from layerprobe.workflow.probe.chains import FITTED_ON, inapplicable_lines, require_applied
 from layerprobe.workflow.probe.classifiers import (
     drop_accuracy,
     require_accuracy_layer,
     why_no_classifier,
     why_no_weight,
 )
+from layerprobe.workflow.probe.post_processed_features import PostProcessedFeatures
 from layerprobe.workflow.probe.probed_run import (
     Extractor,
     ProbedRun,
     RunExtractor,
     open_for_probing,
 )
-from layerprobe.workflow.probe.reduced_features import ReducedFeatures
-from layerprobe.workflow.probe.reducing import FITTED_ON, inapplicable_lines, require_applied
 from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.probe.scoring import Scorer, Searches, searches_of_run, with_intervals
-from layerprobe.workflow.probe.selection import Selection, doubts_of, select, select_epochs, select_taps
+from layerprobe.workflow.probe.selection import Selection, doubts_of, select, select_epochs, select_hooks
 from layerprobe.workflow.run.experiments import manifests_of, require_same_images, settled_splits
 from layerprobe.workflow.run.features import (
     Missing,
-    PartlyReducedError,
+    PartlyPostProcessedError,
     RunFeatures,
     features_of,
     require_measured,
     whole_epochs,
 )
 from layerprobe.workflow.run.references import draws_of
-from layerprobe.workflow.run.run_network import embedding_tap, network_facts, with_layers
+from layerprobe.workflow.run.run_network import embedding_hook, network_facts, with_layers
 from layerprobe.workflow.run.runs import Run, locked, require_kept
 from layerprobe.workflow.run.sample_fit import SampleFit
 
@@ -98,7 +98,7 @@ def prepare(
     )
     searches = searches_of_run(features, opened.recipe, lambda: opened.device)
     network_record = opened.record.network or network_facts(opened.recipe, opened.net, opened.measured)
-    network = with_layers(network_record, lambda: opened.net, opened.recipe.data.image_size, selection.taps)
+    network = with_layers(network_record, lambda: opened.net, opened.recipe.data.image_size, selection.hooks)
     return Probing(
         selection,
         features,
@@ -117,25 +117,29 @@ def prepare(
 
 
 def _sample_fit(opened: ProbedRun, selection: Selection) -> SampleFit | None:
-    """The samples on which the one reduction is fitted, where reduced features alone are stored."""
-    count, dataset = opened.request.store_reduced, opened.dataset
+    """The samples on which the one post-processing is fitted, where post-processed features alone are stored."""
+    count, dataset = opened.request.store_post, opened.dataset
     if count is None:
         return None
-    if concatenated := [str(tap.key) for tap in selection.taps if tap.key not in {x.key for x in member_taps([tap])}]:
-        message = f"--store-reduced: {concatenated[0]} is made of the raw features of several layers"
-        raise RecipeError(message, fix="Leave it out, or probe it without --store-reduced")
+    if concatenated := [
+        str(hook.key) for hook in selection.hooks if hook.key not in {x.key for x in member_hooks([hook])}
+    ]:
+        message = f"--store-post: {concatenated[0]} is made of the raw features of several layers"
+        raise RecipeError(message, fix="Leave it out, or probe it without --store-post")
     (chain,) = selection.chains
     searched = {name: dataset.search_in.get(name, name) for name in dataset.splits}
     fitted_on = dict.fromkeys(searched, FITTED_ON) if chain.fits_on_train else searched
     return SampleFit(chain.text, count, opened.record.seed, fitted_on)
 
 
-def _maps(features: RunFeatures, searches: Searches) -> ReducedFeatures:
+def _maps(features: RunFeatures, searches: Searches) -> PostProcessedFeatures:
     """The maps that are fitted on the stored features of samples."""
     if features.sample is None:
         raise ValueError("no sample to fit on")
     fitted_on = features.sample.sample_of(next(iter(features.sample.fitted_on)))
-    return replace(searches.reduced, gallery_of=features.sample.sample_of, fitted_on=fitted_on, reduced=False)
+    return replace(
+        searches.post_processed, gallery_of=features.sample.sample_of, fitted_on=fitted_on, post_processed=False
+    )
 
 
 def resolve_selection(opened: ProbedRun) -> Selection:
@@ -143,15 +147,15 @@ def resolve_selection(opened: ProbedRun) -> Selection:
     recipe, measured, request, listener = opened.recipe, opened.measured, opened.request, opened.listener
     # A misspelt layer is reported before images are decoded.
     lacking = opened.record.new_parameters if opened.record.weights_files else ()
-    taps, embedding = select_taps(request, recipe, measured, lacking), embedding_tap(recipe, measured)
+    hooks, embedding = select_hooks(request, recipe, measured, lacking), embedding_hook(recipe, measured)
     if listener is not None:
         layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
         for line in [*skipped_pool_lines(layers, measured, pools=pools), *measured.unknown_pool(pools)]:
             listener.say(line)
     request = drop_accuracy(request, recipe, lambda: why_no_classifier(recipe), listener)
-    require_accuracy_layer(request, recipe, embedding, taps)
+    require_accuracy_layer(request, recipe, embedding, hooks)
     dataset = opened.dataset
-    selection = select(request, recipe, taps, embedding, dataset, unclassified=lambda: why_no_weight(recipe) or "")
+    selection = select(request, recipe, hooks, embedding, dataset, unclassified=lambda: why_no_weight(recipe) or "")
     if opened.given is None:
         settled = settled_splits(opened.run, selection.extracted_splits, trains=recipe.train.epochs > 0)
         require_same_images(opened.record, dataset, settled, fix=OTHER_IMAGES)
@@ -168,7 +172,7 @@ def read_score_table(opened: ProbedRun, features: RunFeatures, selection: Select
     scores = [replace(score, run=opened.run.name, experiment=opened.record.experiment) for score in stored]
     scores = features.without_stale(scores, opened.listener)
     names = [*opened.record.layer_order, *(score.ranked.layer.layer for score in scores)]
-    names += [tap.layer for tap in member_taps(selection.taps)]
+    names += [hook.layer for hook in member_hooks(selection.hooks)]
     order = execution_order(dict.fromkeys(names), opened.measured)
     return ScoreTable(scores, layer_order=order, stored=stored)
 
@@ -201,23 +205,23 @@ def find_missing(probing: Probing, epochs: Sequence[int]) -> dict[int, list[Miss
         ranked = {
             layer for split in selection.splits for layer in scorer.layers_to_read(epoch, split, selection.ranked)
         }
-        read = {tap.key for tap in member_taps([tap for tap in selection.taps if tap.key in ranked])}
+        read = {hook.key for hook in member_hooks([hook for hook in selection.hooks if hook.key in ranked])}
         if features.sample is not None:
-            missing[epoch] = _find_missing_reduced(probing, epoch, read)
+            missing[epoch] = _find_missing_post_processed(probing, epoch, read)
             continue
         splits = selection.extracted_splits
-        missing[epoch] = [features.missing(epoch, split, selection.taps, read=read) for split in splits]
+        missing[epoch] = [features.missing(epoch, split, selection.hooks, read=read) for split in splits]
     return missing
 
 
-def _find_missing_reduced(probing: Probing, epoch: int, read: Collection[LayerKey]) -> list[Missing]:
-    """The reduced features that are not stored, and before them the samples that their maps are fitted on."""
+def _find_missing_post_processed(probing: Probing, epoch: int, read: Collection[LayerKey]) -> list[Missing]:
+    """The post-processed features that are not stored, and before them the samples that their maps are fitted on."""
     selection, features = probing.selection, probing.features
     applicable = {ranked.layer for ranked in selection.ranked}
-    taps = [tap for tap in selection.taps if tap.key in applicable]
-    reduced = [features.missing(epoch, split, taps, read=read) for split in selection.stored_splits]
-    samples = features.sample.samples(item.split for item in reduced if item.taps) if features.sample else []
-    return [*(features.missing(epoch, name, taps) for name in samples), *reduced]
+    hooks = [hook for hook in selection.hooks if hook.key in applicable]
+    post_processed = [features.missing(epoch, split, hooks, read=read) for split in selection.stored_splits]
+    samples = features.sample.samples(item.split for item in post_processed if item.hooks) if features.sample else []
+    return [*(features.missing(epoch, name, hooks) for name in samples), *post_processed]
 
 
 def drop_damaged(
@@ -227,7 +231,7 @@ def drop_damaged(
     selection = probing.selection
     # Metrics may take the classifier, whose weights are in the checkpoint.
     always = bool(selection.measures.metrics) or any(chain.needs_classifier for chain in selection.chains)
-    used = [epoch for epoch, items in missing.items() if always or any(item.taps for item in items)]
+    used = [epoch for epoch, items in missing.items() if always or any(item.hooks for item in items)]
     damaged = {*used} - {*whole_epochs(probing.features, used, listener, alone=len(used) == len(missing))}
     return {epoch: items for epoch, items in missing.items() if epoch not in damaged}
 
@@ -247,7 +251,7 @@ def measure(
     missing = [item for items in missing_by_epoch.values() for item in items]
     images, num_layers = _count_images(probing, missing, listener), len(missing_by_epoch) * len(selection.ranked)
     measured: list[Score] = []
-    inapplicable: list[tuple[int, InapplicableReduction]] = []
+    inapplicable: list[tuple[int, InapplicablePostProcessing]] = []
     with (
         listener.task(f"extracting {features.run.name}", images, "images") as extraction,
         listener.task(f"ranking {features.run.name}", num_layers, "layers") as ranking,
@@ -255,7 +259,7 @@ def measure(
         for epoch, items in missing_by_epoch.items():
             _drop_stale(probing, epoch, listener)
             for item in items:
-                if item.taps:
+                if item.hooks:
                     probing.extractor.extract(item, lambda batches: _advance(batches, extraction, stop, probing.launch))
             layers: list[dict[str, Scored]] = []
             # What is ranked is stored, however the scoring ends.
@@ -273,10 +277,10 @@ def measure(
     for line in inapplicable_lines(inapplicable):
         listener.say(line)
     try:
-        applied = {score.ranked.reduction for score in measured}
-        require_applied(selection.reductions, applied, [item for _, item in inapplicable])
+        applied = {score.ranked.post_processing for score in measured}
+        require_applied(selection.post_processings, applied, [item for _, item in inapplicable])
     except NotApplicableError as error:
-        raise PartlyReducedError(error.message, fix=error.fix, scores=measured) from None
+        raise PartlyPostProcessedError(error.message, fix=error.fix, scores=measured) from None
     return measured
 
 
@@ -291,7 +295,7 @@ def _count_images(probing: Probing, missing: Sequence[Missing], listener: Listen
         if count := probing.extractor.images(item):
             require_kept(features.run, record, item.epoch)
             images += count
-        if item.taps and (note := features.stale_note(item.epoch, item.split)):
+        if item.hooks and (note := features.stale_note(item.epoch, item.split)):
             listener.say(note)
     return images
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Protocol
 
 from layerprobe import store
 from layerprobe.data.splits import Dataset
+from layerprobe.hooks import Measured, forwards_as_json, measure_layers, recorded_forwards
 from layerprobe.measure.extraction import BATCH_SIZE, Arrays, extract, gather_batches, send_batches
 from layerprobe.nets.net import Net
+from layerprobe.post_processing.applying import PostProcessedRows
+from layerprobe.post_processing.post_processing import FittedStep
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
-from layerprobe.reductions.applying import ReducedRows
-from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file, write_text
 from layerprobe.system.progress import Listener
-from layerprobe.taps import Measured, forwards_as_json, measure_layers, recorded_forwards
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.records import RunRecord
-from layerprobe.workflow.probe.reduced_features import ReducedFeatures
+from layerprobe.workflow.probe.post_processed_features import PostProcessedFeatures
 from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_net
@@ -161,14 +161,14 @@ class RunExtractor:
     Args:
         images_of: the run whose decoded images are read: this one, or the ensemble that it is of.
         share: has the other processes of the launch extract the same features, each its part.
-        maps: gives the maps by which features are reduced before they are stored, where they are.
+        maps: gives the maps by which features are post-processed before they are stored, where they are.
     """
 
     features: RunFeatures
     opened: ProbedRun
     images_of: ProbedRun
     share: Callable[[Missing], None]
-    maps: Callable[[], ReducedFeatures] | None = None
+    maps: Callable[[], PostProcessedFeatures] | None = None
     _loaded: int | None = field(default=None, init=False)
 
     def images(self, missing: Missing) -> int:
@@ -180,7 +180,7 @@ class RunExtractor:
         _ = self.images_of.decoded
 
     def extract(self, missing: Missing, tell: Tell) -> None:
-        """Run the network on the split's images and store the outputs of the taps.
+        """Run the network on the split's images and store the outputs of the hooks.
 
         The processes of a launch write whole files in turn; of few files each extracts batches in turn, which the first
         process writes.
@@ -207,12 +207,12 @@ class RunExtractor:
         bfloat16 = missing.precision == "bfloat16"
         in_turn, whole = slice(launch.rank, None, launch.size), len(parts) >= launch.size
         for part in parts[in_turn] if whole else parts:
-            taps, share = missing.taps_of(part), slice(None) if whole else in_turn
+            hooks, share = missing.hooks_of(part), slice(None) if whole else in_turn
             pixels = tell(plain_batches(split, batch_size=BATCH_SIZE, workers=workers, rows=part.rows, share=share))
-            batches: Iterator[Arrays] = extract(net.module, taps, pixels, normalise, device=device, bfloat16=bfloat16)
+            batches: Iterator[Arrays] = extract(net.module, hooks, pixels, normalise, device=device, bfloat16=bfloat16)
             if fitted:
                 batches = _through(batches, fitted, device)
-            columns = store.Columns({tap.key: missing.dims[tap.key] for tap in taps}, str(device), BATCH_SIZE)
+            columns = store.Columns({hook.key: missing.dims[hook.key] for hook in hooks}, str(device), BATCH_SIZE)
             if whole:
                 self.features.write(missing, part, columns, batches)
             elif launch.rank:
@@ -222,18 +222,20 @@ class RunExtractor:
                 self.features.write(missing, part, columns, gathered)
         launch.wait()
 
-    def _fitted(self, missing: Missing) -> dict[LayerKey, Reduce]:
-        """The maps of layers that are stored reduced; empty where their own features are stored."""
+    def _fitted(self, missing: Missing) -> dict[LayerKey, FittedStep]:
+        """The maps of layers that are stored post-processed; empty where their own features are stored."""
         sample = self.features.sample
-        if self.maps is None or sample is None or not sample.is_reduced(missing.split):
+        if self.maps is None or sample is None or not sample.is_post_processed(missing.split):
             return {}
         maps = self.maps()
         return {
-            tap.key: maps.map_of(missing.epoch, missing.split, RankedLayer(tap.key, sample.reduction, ""))
-            for tap in missing.taps
+            hook.key: maps.map_of(missing.epoch, missing.split, RankedLayer(hook.key, sample.post_processing, ""))
+            for hook in missing.hooks
         }
 
 
-def _through(batches: Iterable[Arrays], reduce: Mapping[LayerKey, Reduce], device: torch.device) -> Iterator[Arrays]:
+def _through(
+    batches: Iterable[Arrays], post_process: Mapping[LayerKey, FittedStep], device: torch.device
+) -> Iterator[Arrays]:
     for batch in batches:
-        yield {layer: ReducedRows(values, reduce[layer], device)[:] for layer, values in batch.items()}
+        yield {layer: PostProcessedRows(values, post_process[layer], device)[:] for layer, values in batch.items()}

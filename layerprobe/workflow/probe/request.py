@@ -14,7 +14,7 @@ from layerprobe.values.layers import SHARD_ROWS, VECTOR_SIMILARITIES, require_po
 from layerprobe.values.scores import recall_of
 
 if TYPE_CHECKING:
-    from layerprobe.reductions.chain import Chain
+    from layerprobe.post_processing.chain import Chain
 
 _STORED, _PRECISIONS = ("float32", "float16"), ("float32", "bfloat16")
 
@@ -26,7 +26,7 @@ class ProbeRequest:
     Args:
         similarity: binary codes are searched by hamming all the same.
         memory: bytes that a ranking may allocate; None for no limit.
-        store_reduced: images of the sample that the one reduction is fitted on; None stores layers' own features.
+        store_post: images of the sample that the one post-processing is fitted on; None stores layers' own features.
         store: None for the type in which features of the epoch are stored, or float32.
         precision: None for that of the stored features of the epoch, or float32.
         model: the run's network as the user names it, as for `Recipe.at`; None where the user names none.
@@ -46,15 +46,15 @@ class ProbeRequest:
         tuple[str, ...] | None,
         Flag("Splits to probe: train, validation or test.", metavar="S,...", parse=split_names),
     ] = None
-    reduce: Annotated[
+    post: Annotated[
         tuple[str, ...] | None,
-        Flag("Reductions of the features, such as none,l2+pca:64+l2.", metavar="R,...", parse=split_names),
+        Flag("Post-processing of the features, such as none,l2+pca:64+l2.", metavar="R,...", parse=split_names),
     ] = None
-    fit: Annotated[str, Flag("Split on which reductions are fitted.", metavar="train|gallery")] = "train"
+    fit: Annotated[str, Flag("Split on which post-processing is fitted.", metavar="train|gallery")] = "train"
     equal_dim: Annotated[
         int | None,
         Flag(
-            "Also reduce each layer to D dimensions by PCA, half-whitening and random projection.", metavar="D", min=1
+            "Also bring each layer to D dimensions by PCA, partial whitening and random projection.", metavar="D", min=1
         ),
     ] = None
     similarity: Annotated[str | None, Flag("Similarity: cosine, euclidean or dot.", metavar="S")] = None
@@ -69,9 +69,9 @@ class ProbeRequest:
     store: Annotated[
         str | None, Flag("Type in which features are stored.", metavar="float32|float16", default="as stored")
     ] = None
-    store_reduced: Annotated[
+    store_post: Annotated[
         int | None,
-        Flag("Fit --reduce on at most N images, then store reduced features alone.", metavar="N", min=2),
+        Flag("Fit --post on at most N images, then store post-processed features alone.", metavar="N", min=2),
     ] = None
     precision: Annotated[
         str | None, Flag("Precision of the network's products.", metavar="float32|bfloat16", default="as stored")
@@ -86,7 +86,7 @@ class ProbeRequest:
 
     def __post_init__(self) -> None:
         from layerprobe.values.scores import SPLITS
-        from layerprobe.workflow.probe.reducing import parse_reductions  # it imports numpy
+        from layerprobe.workflow.probe.chains import parse_chains  # it imports numpy
 
         if self.similarity not in (None, *VECTOR_SIMILARITIES):
             raise UnknownNameError("similarity", self.similarity or "", VECTOR_SIMILARITIES)
@@ -106,8 +106,8 @@ class ProbeRequest:
                 raise UnknownNameError("split", name, SPLITS)
         require_epochs(self.epochs, ("all", "last", "best"))
         require_device_name(self.device)
-        chains = parse_reductions(self.reduce or (), self.fit, self.equal_dim)
-        if self.store_reduced is not None:
+        chains = parse_chains(self.post or (), self.fit, self.equal_dim)
+        if self.store_post is not None:
             _require_one_map(chains)
 
 
@@ -121,11 +121,11 @@ def _require_batches(rows: int) -> None:
 
 
 def _require_one_map(chains: "Sequence[Chain]") -> None:
-    """Check that there is one reduction, whose numbers can be stored in place of a layer's own."""
+    """Check that there is one post-processing, whose numbers can be stored in place of a layer's own."""
     if len(chains) != 1 or not chains[0].parts:
-        fix = "Give one reduction, such as --reduce l2+pca:256+l2"
-        raise RecipeError("--store-reduced stores what one reduction gives", fix=fix)
+        fix = "Give one post-processing, such as --post l2+pca:256+l2"
+        raise RecipeError("--store-post stores what one post-processing gives", fix=fix)
     (chain,) = chains
     if chain.number != "float32" or len(chain.members()) > 1:
         what = "several draws" if len(chain.members()) > 1 else chain.number
-        raise RecipeError(f"--store-reduced: {chain.text} gives {what}", fix="Give one that gives float32 numbers once")
+        raise RecipeError(f"--store-post: {chain.text} gives {what}", fix="Give one that gives float32 numbers once")

@@ -2,7 +2,7 @@
 
 stored = StoredSearch(run, epoch, "validation", torch.device("cpu"))
 stored.ranks(ranked)                         # as the rank file would have them
-stored.within_folds(ranked, seed)            # a fitted reduction that has not seen the classes searched
+stored.within_folds(ranked, seed)            # a fitted post-processing that has not seen the classes searched
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import Features, rank, search_sha256
-from layerprobe.measure.choosing_folds import FoldSearch, QueryValues, query_values_of
+from layerprobe.measure.selection_folds import FoldSearch, QueryValues, query_values_of
+from layerprobe.post_processing.applying import Blocks
+from layerprobe.post_processing.chain import Chain, parse_chain
+from layerprobe.post_processing.pca import MOST_DIMENSIONS, FoldProjections, partial_whitening
+from layerprobe.post_processing.post_processing import FittedStep
+from layerprobe.post_processing.supervised import learned_whitening, parse_whitening
 from layerprobe.recipe.recipe import recorded_recipe
-from layerprobe.reductions.applying import Blocks
-from layerprobe.reductions.chain import Chain, parse_chain
-from layerprobe.reductions.pca import MOST_DIMENSIONS, FoldProjections, half_whitening
-from layerprobe.reductions.reduction import Reduce
-from layerprobe.reductions.supervised import learned_whitening, parse_whitening
 from layerprobe.statistics.choice import folds_of_queries
 from layerprobe.system.errors import DataError, NotFiniteError
-from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks, SearchRules
 from layerprobe.values.sections import RULE_KEYS
-from layerprobe.workflow.probe.reduced_features import (
-    ReducedFeatures,
+from layerprobe.workflow.probe.chains import FITTED_ON
+from layerprobe.workflow.probe.post_processed_features import (
+    PostProcessedFeatures,
     are_stored,
     permuted_labels,
     query_index,
     query_rows,
     stored_features,
 )
-from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.opened_run import read_layer
 from layerprobe.workflow.run.references import probe_fix
@@ -54,7 +54,7 @@ class StoredSearch:
 
     Args:
         epoch: 0 = before any step.
-        fitted_on: the split that reductions are fitted on, unless on the gallery.
+        fitted_on: the split that post-processing is fitted on, unless on the gallery.
         permuted: whether they are fitted with the classes permuted over the images.
         memory: bytes that a search may take; larger features stay on disk, unless they are searched within folds.
     """
@@ -72,7 +72,7 @@ class StoredSearch:
         return self.run.ranks(self.epoch, self.split).searched_itself
 
     @cached_property
-    def _reduced_features(self) -> ReducedFeatures:
+    def _post_processed_features(self) -> PostProcessedFeatures:
         return stored_features(
             self.run, self._gallery_of, self.device, fitted_on=self.fitted_on, permuted=self.permuted
         )
@@ -151,17 +151,17 @@ class StoredSearch:
             return f"NaN ({error.rows} rows)"
 
     def opened(self, ranked: RankedLayer) -> contextlib.AbstractContextManager[tuple[Features, Features | None]]:
-        """The features of a layer, reduced, and those of the searched items; on disk if they exceed the memory."""
-        return self._reduced_features.opened(self.epoch, self.split, ranked, self.memory)
+        """A layer's post-processed features, and those of the searched items; on disk if they exceed the memory."""
+        return self._post_processed_features.opened(self.epoch, self.split, ranked, self.memory)
 
     def features(self, ranked: RankedLayer) -> tuple[Features, Features | None]:
-        """The features of a layer, reduced, in memory; and those of the searched items, None for itself."""
-        with self._reduced_features.opened(self.epoch, self.split, ranked) as features:
+        """The features of a layer, post-processed, in memory; and those of the searched items, None for itself."""
+        with self._post_processed_features.opened(self.epoch, self.split, ranked) as features:
             return features
 
     def features_of(self, split: str, ranked: RankedLayer) -> Features:
         """The features of another split, in memory, by the map that this one is searched by."""
-        return self._reduced_features.layer(self.epoch, self.split, ranked, searched=split)
+        return self._post_processed_features.layer(self.epoch, self.split, ranked, searched=split)
 
     def within_folds(
         self,
@@ -172,7 +172,7 @@ class StoredSearch:
         rules: SearchRules | None = None,
         units: NDArray[np.int64] | None = None,
     ) -> QueryValues:
-        """The values of all queries, searched within folds of classes, by a reduction fitted on the other folds.
+        """The values of all queries, searched within folds of classes, by post-processing fitted on the other folds.
 
         Args:
             seed: of the folds.
@@ -180,11 +180,11 @@ class StoredSearch:
             units: (Q,) that the folds divide, each a class or several; None for the classes.
         """
         search = replace(self._fold_search(ranked, seed, units), metric=metric, rules=rules or self.rules)
-        chain = parse_chain(ranked.reduction)
+        chain = parse_chain(ranked.post_processing)
         return search.values(self._fits(search, ranked.layer, chain))
 
     def in_folds(self, ranked: RankedLayer, seed: int, *, units: NDArray[np.int64] | None = None) -> list[Features]:
-        """The features of each fold of units, by a reduction fitted on the other folds, in memory.
+        """The features of each fold of units, by post-processing fitted on the other folds, in memory.
 
         Args:
             seed: of the folds.
@@ -196,27 +196,27 @@ class StoredSearch:
         if not (self._searches_itself and self.is_plain) or self._is_drawn:
             raise DataError(f"{ranked} of {self.run.name} is not searched among classes alone")
         search = self._fold_search(ranked, seed, units)
-        fit_without = self._fits(search, ranked.layer, parse_chain(ranked.reduction))
+        fit_without = self._fits(search, ranked.layer, parse_chain(ranked.post_processing))
         return [search.features_of(fold, fit_without(fold))[1] for fold in np.unique(search.folds).tolist()]
 
     def out_of_fold(
         self, ranked: RankedLayer, seed: int, *, units: NDArray[np.int64] | None = None
     ) -> tuple[Features, NDArray[np.int64]]:
-        """The features of all queries, each by a reduction fitted on the other folds, and the fold of each.
+        """The features of all queries, each by post-processing fitted on the other folds, and the fold of each.
 
         Args:
             seed: of the folds.
             units: as of `in_folds`.
         """
         search = self._fold_search(ranked, seed, units)
-        fit_without = self._fits(search, ranked.layer, parse_chain(ranked.reduction))
+        fit_without = self._fits(search, ranked.layer, parse_chain(ranked.post_processing))
         parts = [search.features_of(fold, fit_without(fold)) for fold in np.unique(search.folds).tolist()]
         values = torch.cat([torch.as_tensor(features.values) for _, features in parts])
         in_order = torch.from_numpy(np.argsort(np.concatenate([rows for rows, _ in parts])))
         return Features(values[in_order.to(values.device)], search.queries.labels, search.queries.ids), search.folds
 
-    def _fits(self, search: FoldSearch, layer: LayerKey, chain: Chain) -> Callable[[int], Reduce | None]:
-        """Fold -> a chain of reductions, fitted without it."""
+    def _fits(self, search: FoldSearch, layer: LayerKey, chain: Chain) -> Callable[[int], FittedStep | None]:
+        """Fold -> a chain of post-processing steps, fitted without it."""
         whitening = None if self.permuted else parse_whitening(chain.text)
         if whitening is not None:
             learned, count, rest = whitening
@@ -225,11 +225,13 @@ class StoredSearch:
                 self.run, self.epoch, self.split, layer, search.folds, self.device, learned=learned, most=most
             )
             if projections is not None and count <= projections.dim:
-                return projections.onto(count, parse_chain(rest).fit((), count, seed=self._reduced_features.seed))
-        return lambda fold: search.fit_without(chain, fold, self._reduced_features.seed)
+                return projections.onto(
+                    count, parse_chain(rest).fit((), count, seed=self._post_processed_features.seed)
+                )
+        return lambda fold: search.fit_without(chain, fold, self._post_processed_features.seed)
 
     def _fold_search(self, ranked: RankedLayer, seed: int, units: NDArray[np.int64] | None) -> FoldSearch:
-        queries, gallery = self.features(replace(ranked, reduction=NO_REDUCTION))
+        queries, gallery = self.features(replace(ranked, post_processing=NO_POST_PROCESSING))
         folds = folds_of_queries(queries.labels if units is None else units, seed=seed)
         options = self.run.read().recipe.get("metrics", {})
         fit_labels = permuted_labels(queries.labels, seed) if self.permuted else None
@@ -268,7 +270,7 @@ def whitening_fits(  # noqa: PLR0913 - the features and their folds
     on_all: bool = False,
     most: int = MOST_DIMENSIONS,
 ) -> FoldProjections | None:
-    """Half-whitening or learned whitening of a layer's stored features, without each fold and on all, once for a run.
+    """Partial or learned whitening of a layer's stored features, without each fold and on all, once for a run.
 
     Args:
         folds: (N,) the fold of each image that is searched for.
@@ -290,7 +292,7 @@ def whitening_fits(  # noqa: PLR0913 - the features and their folds
         labels, _ = query_index(run, epoch, split)
         fits = learned_whitening(blocks, labels, folds, without, most)
     else:
-        fits = half_whitening(blocks, folds, without, most)
+        fits = partial_whitening(blocks, folds, without, most)
     if not on_all:
         # All axes of 2,048 dimensions take 34 MB a fit, and only candidates of one layer, in a row, share them.
         wide = [other for other in list(kept) if other[-1] > MOST_DIMENSIONS]

@@ -15,7 +15,7 @@ from layerprobe import store
 from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import (
     Features,
-    InapplicableReduction,
+    InapplicablePostProcessing,
     Scored,
     layer_notes,
     prepare_retrieval,
@@ -29,23 +29,23 @@ from layerprobe.measure.analysis import (
 from layerprobe.metrics.metric import means_of
 from layerprobe.metrics.precision import PrecisionAtPositives
 from layerprobe.metrics.recall import chance_recall
+from layerprobe.post_processing.chain import parse_chain
+from layerprobe.post_processing.post_processing import NotApplicableError
 from layerprobe.ranking.ranks import ENGINE, RESOLVE_ALL_BELOW
 from layerprobe.ranking.vectors import TIE_WINDOW
 from layerprobe.recipe.recipe import Recipe
-from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.statistics.units import intervals, unit_sums
 from layerprobe.system.computing import with_float64
 from layerprobe.system.errors import NotFiniteError
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
-from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey, RankedLayer
 from layerprobe.values.retrieval import Classifier, Precision, Ranks, SearchRules
 from layerprobe.values.scores import Score, Subject
+from layerprobe.workflow.probe.chains import AFTER_RELU, FITTED_ON, fit_notes
 from layerprobe.workflow.probe.classifiers import RunClassifier, classifier_of
 from layerprobe.workflow.probe.identical_images import identical_images
 from layerprobe.workflow.probe.measures import Measures, count_items
-from layerprobe.workflow.probe.reduced_features import ReducedFeatures
-from layerprobe.workflow.probe.reducing import AFTER_RELU, FITTED_ON, fit_notes
+from layerprobe.workflow.probe.post_processed_features import PostProcessedFeatures
 from layerprobe.workflow.run.features import RunFeatures
 from layerprobe.workflow.run.references import draws_of
 from layerprobe.workflow.run.runs import Run
@@ -96,7 +96,7 @@ class Searches:
     Args:
         device: gives where features are put, when the first are read.
         trained: the classifier of the run's loss; None if there is none.
-        sample: of features that are stored reduced alone; None where layers' own are.
+        sample: of features that are stored post-processed alone; None where layers' own are.
         trained_by: epoch -> how many processes trained which epochs, where the number changed; else empty.
     """
 
@@ -118,7 +118,7 @@ class Searches:
 
     def subject(self, epoch: int, split: str, ranked: RankedLayer) -> Subject:
         """What is scored, with the notes that every number of it has."""
-        chain = parse_chain(ranked.reduction)
+        chain = parse_chain(ranked.post_processing)
         notes = fit_notes(chain, split)
         notes += self.sample.notes(self.features.dataset, split) if self.sample else []
         if dtype := self.features.dtype(epoch, split):
@@ -151,11 +151,11 @@ class Searches:
         )
 
         def key(ranked: RankedLayer) -> store.RankKey:
-            chain = parse_chain(ranked.reduction)
-            # What a reduction is fitted on, and with which seed it draws.
+            chain = parse_chain(ranked.post_processing)
+            # What post-processing is fitted on, and with which seed it draws.
             fitted = [str(self.features.key(epoch, gallery if chain.on_gallery else FITTED_ON))] if chain.fits else []
             drawn = [f"seed {self.seed}"] if chain.fits or chain.draws else []
-            return replace(shared, reduction=" ".join([*fitted, *drawn]))
+            return replace(shared, post_processing=" ".join([*fitted, *drawn]))
 
         return key
 
@@ -185,8 +185,8 @@ class Searches:
         store.write_ranks(path, rows, entries, chance=chance, identical=identical)
 
     @functools.cached_property
-    def reduced(self) -> ReducedFeatures:
-        """The reduced features of layers."""
+    def post_processed(self) -> PostProcessedFeatures:
+        """The post-processed features of layers."""
         device = with_float64(self.device())
 
         def open_layer(
@@ -197,9 +197,15 @@ class Searches:
         def drawn_rows(epoch: int, split: str) -> NDArray[np.int64] | None:  # noqa: ARG001 - the same at every epoch
             return self.features.dataset.drawn.get(split)
 
-        is_reduced = self.sample is not None
-        return ReducedFeatures(
-            open_layer, self.gallery, self.seed, device, self.trained, query_rows=drawn_rows, reduced=is_reduced
+        is_post_processed = self.sample is not None
+        return PostProcessedFeatures(
+            open_layer,
+            self.gallery,
+            self.seed,
+            device,
+            self.trained,
+            query_rows=drawn_rows,
+            post_processed=is_post_processed,
         )
 
 
@@ -279,7 +285,9 @@ class Scorer:
         try:
             new = {x.ranked: self._rank(x, key_of(x.ranked), entries.get(x.ranked)) for x in draws}
         except NotApplicableError as error:
-            return Scored(inapplicable=InapplicableReduction(ranked.layer, ranked.reduction, error.message, error.fix))
+            return Scored(
+                inapplicable=InapplicablePostProcessing(ranked.layer, ranked.post_processing, error.message, error.fix)
+            )
         entries |= new
         scored = []
         # A mean of draws has the metrics that are means over the queries.
@@ -304,7 +312,7 @@ class Scorer:
             ranks, precision = self.rank_layer(*layer, entry.ranks if entry else None)
             if precision is not None:
                 self._precision[layer] = precision
-        except NotFiniteError as error:  # in these features, or in those that a reduction is fitted on
+        except NotFiniteError as error:  # in these features, or in those that post-processing is fitted on
             invalid = f"NaN ({error.rows} rows)"
         return store.RankEntry(key, ranks, invalid, values=entry.values if entry and ranks else {})
 
@@ -313,7 +321,7 @@ class Scorer:
     ) -> tuple[Ranks, Precision | None]:
         """The ranks of a layer, from those that are stored for other K, if any; and its precision, if it is wanted."""
         memory, rules = self.measures.memory, self.searches.rules(split)
-        with self.searches.reduced.opened(epoch, split, ranked, memory) as (queries, gallery):
+        with self.searches.post_processed.opened(epoch, split, ranked, memory) as (queries, gallery):
             group = self.share(epoch, split, ranked, previous_ranks)
             if previous_ranks is None and any(isinstance(x, PrecisionAtPositives) for x, _ in self.measures.metrics):
                 return rank_with_precision(queries, gallery, ranked.similarity, memory=memory, rules=rules, group=group)
@@ -346,7 +354,7 @@ class Scorer:
         if not measures.metrics:
             return Scored()
         epoch, split, ranked, memory = subject.epoch, subject.split, subject.ranked, self.measures.memory
-        with self.searches.reduced.opened(epoch, split, ranked, memory) as (queries, gallery):
+        with self.searches.post_processed.opened(epoch, split, ranked, memory) as (queries, gallery):
             rules = self.searches.rules(split)
             retrieval = replace(
                 prepare_retrieval(queries, gallery, ranked.similarity, ranks, rules, memory=memory),
@@ -358,9 +366,9 @@ class Scorer:
             return sum(scored, Scored())
 
     def _classifier(self, subject: Subject, dim: int) -> Classifier | None:
-        """The classifier that was trained on the searched layer, which is not reduced."""
+        """The classifier that was trained on the searched layer, which is not post-processed."""
         trained, ranked = self.searches.trained, subject.ranked
-        if trained is None or ranked.reduction != NO_REDUCTION:
+        if trained is None or ranked.post_processing != NO_POST_PROCESSING:
             return None
         return trained.classifier(subject.epoch, ranked.layer, dim)
 
@@ -386,7 +394,7 @@ def with_intervals(layers: Sequence[Scored], *, units: NDArray[np.int64], kind: 
 
 
 def _mean_of_draws(subject: Subject, draws: Sequence[Scored], names: Sequence[str]) -> Scored:
-    """The scores of a layer whose reduction is a mean of several draws: the mean over these, query by query.
+    """The scores of a layer whose post-processing is a mean of several draws: the mean over these, query by query.
 
     Args:
         draws: the scores of each, at least two.

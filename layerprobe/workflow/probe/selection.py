@@ -9,34 +9,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.data.splits import Dataset
-from layerprobe.measure.analysis import InapplicableReduction
-from layerprobe.recipe.recipe import Recipe
-from layerprobe.reductions.chain import Chain, parse_chain
-from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.system.progress import Listener
-from layerprobe.system.wording import first_named
-from layerprobe.taps import (
+from layerprobe.hooks import (
+    Hook,
     Layer,
     Measured,
-    Tap,
     find_layers,
     is_computed,
     keep_calls_without,
-    member_taps,
+    member_hooks,
     outlying_tokens,
 )
+from layerprobe.measure.analysis import InapplicablePostProcessing
+from layerprobe.post_processing.chain import Chain, parse_chain
+from layerprobe.recipe.recipe import Recipe
+from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.system.progress import Listener
+from layerprobe.system.wording import first_named
 from layerprobe.values.epochs import named_epochs
 from layerprobe.values.intervals import IntervalKind
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer
 from layerprobe.values.records import RunRecord
-from layerprobe.workflow.probe.measures import Measures, add_gallery_size, build_measures, require_right_items
-from layerprobe.workflow.probe.reducing import (
+from layerprobe.workflow.probe.chains import (
     FITTED_ON,
     find_inapplicable,
-    parse_reductions,
+    parse_chains,
     require_applied,
     require_fitting,
 )
+from layerprobe.workflow.probe.measures import Measures, add_gallery_size, build_measures, require_right_items
 from layerprobe.workflow.probe.request import ProbeRequest as ProbeRequest
 from layerprobe.workflow.run.features import RunFeatures, whole_epochs
 from layerprobe.workflow.run.runs import kept_epochs
@@ -53,58 +53,58 @@ class Selection:
         unclassified: why no layer has a classifier; empty where the embedding has one.
     """
 
-    taps: Sequence[Layer]
+    hooks: Sequence[Layer]
     splits: Sequence[str]
     stored_splits: Sequence[str]
     measures: Measures
-    embedding: Tap
+    embedding: Hook
     similarity: str
     units: Mapping[str, NDArray[np.int64]]
     unit_kind: IntervalKind
-    reductions: Sequence[str] = (NO_REDUCTION,)
+    post_processings: Sequence[str] = (NO_POST_PROCESSING,)
     unclassified: str = ""
 
     @property
     def chains(self) -> list[Chain]:
-        """The reductions."""
-        return [parse_chain(text) for text in self.reductions]
+        """The post-processing."""
+        return [parse_chain(text) for text in self.post_processings]
 
     @property
     def extracted_splits(self) -> list[str]:
-        """The splits whose features must be stored: those above, and the one that a reduction is fitted on."""
+        """The splits whose features must be stored: those above, and the one that post-processing is fitted on."""
         fitted = [FITTED_ON for chain in self.chains if chain.fits_on_train]
         return list(dict.fromkeys([*self.stored_splits, *fitted]))
 
     @property
     def ranked(self) -> list[RankedLayer]:
-        """Every layer by each applicable reduction."""
-        return ranked_layers(self.taps, self.chains, self.inapplicable, self.similarity)
+        """Every layer by each applicable post-processing."""
+        return ranked_layers(self.hooks, self.chains, self.inapplicable, self.similarity)
 
     @property
-    def inapplicable(self) -> list[InapplicableReduction]:
-        """The inapplicable reductions of layers that are known before anything is fitted."""
-        return find_inapplicable(self.taps, self.chains, self.embedding.key, self.unclassified)
+    def inapplicable(self) -> list[InapplicablePostProcessing]:
+        """The inapplicable post-processing of layers that are known before anything is fitted."""
+        return find_inapplicable(self.hooks, self.chains, self.embedding.key, self.unclassified)
 
     @property
     def deciding(self) -> RankedLayer:
         """The layer that decides which epoch is best: the embedding."""
-        return RankedLayer(self.embedding.key, NO_REDUCTION, self.similarity)
+        return RankedLayer(self.embedding.key, NO_POST_PROCESSING, self.similarity)
 
 
 def ranked_layers(
-    taps: Sequence[Layer], chains: Sequence[Chain], inapplicable: Sequence[InapplicableReduction], similarity: str
+    hooks: Sequence[Layer], chains: Sequence[Chain], inapplicable: Sequence[InapplicablePostProcessing], similarity: str
 ) -> list[RankedLayer]:
-    """Every layer by each applicable reduction.
+    """Every layer by each applicable post-processing.
 
     Args:
-        similarity: unless the reduction prescribes one.
+        similarity: unless the post-processing prescribes one.
     """
-    without = {(item.layer, item.reduction) for item in inapplicable}
+    without = {(item.layer, item.post_processing) for item in inapplicable}
     return [
-        RankedLayer(tap.key, chain.text, chain.similarity or similarity)
-        for tap in taps
+        RankedLayer(hook.key, chain.text, chain.similarity or similarity)
+        for hook in hooks
         for chain in chains
-        if (tap.key, chain.text) not in without
+        if (hook.key, chain.text) not in without
     ]
 
 
@@ -113,10 +113,10 @@ def doubts_of(selection: Selection) -> list[str]:
     dropped = ", ".join(map(str, selection.measures.dropped))
     doubts = [f"K = {dropped} skipped: fewer items to search"] if dropped else []
     doubts += map(str, selection.inapplicable)
-    return doubts + outlying_tokens(member_taps(selection.taps))
+    return doubts + outlying_tokens(member_hooks(selection.hooks))
 
 
-def select_taps(
+def select_hooks(
     request: ProbeRequest, recipe: Recipe, measured: Measured, lacking: Collection[str] = ()
 ) -> list[Layer]:
     """The requested layers, without those of a glob that need tensors that the weights lack.
@@ -125,26 +125,28 @@ def select_taps(
         lacking: names of these tensors.
     """
     layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
-    taps = require_storable(find_layers(layers, measured, pools=pools))
+    hooks = require_storable(find_layers(layers, measured, pools=pools))
     if not lacking:
-        return taps
+        return hooks
     computed = keep_calls_without(measured, lacking)
-    computed_layers = {layer.key for layer in taps if all(is_computed(tap, computed) for tap in member_taps([layer]))}
+    computed_layers = {
+        layer.key for layer in hooks if all(is_computed(hook, computed) for hook in member_hooks([layer]))
+    }
     for text in layers:
         if not any(layer.key in computed_layers for layer in find_layers([text], measured, pools=pools)):
             names = first_named([key.removeprefix(f"{measured.net.root}.") for key in lacking])
             message = f"layer {text}: the file of weights has no {names}, which it needs"
             raise RecipeError(message, fix="Choose an earlier layer, or a file with all weights")
-    return [layer for layer in taps if layer.key in computed_layers]
+    return [layer for layer in hooks if layer.key in computed_layers]
 
 
-def require_storable(taps: list[Layer]) -> list[Layer]:
+def require_storable(hooks: list[Layer]) -> list[Layer]:
     """The layers themselves, if features can be stored under their names."""
-    for tap in member_taps(taps):
-        if "/" in tap.layer:
-            message = f"layer {tap.layer}: features cannot be stored under a name with '/'"
+    for hook in member_hooks(hooks):
+        if "/" in hook.layer:
+            message = f"layer {hook.layer}: features cannot be stored under a name with '/'"
             raise RecipeError(message, fix="Leave the layer out, or rename the module in the model's code")
-    return taps
+    return hooks
 
 
 def select_splits(requested: Sequence[str] | None, dataset: Dataset) -> list[str]:
@@ -159,8 +161,8 @@ def select_splits(requested: Sequence[str] | None, dataset: Dataset) -> list[str
 def select(  # noqa: PLR0913 - the request and its run
     request: ProbeRequest,
     recipe: Recipe,
-    taps: Sequence[Layer],
-    embedding: Tap,
+    hooks: Sequence[Layer],
+    embedding: Hook,
     dataset: Dataset,
     *,
     unclassified: Callable[[], str],
@@ -168,18 +170,18 @@ def select(  # noqa: PLR0913 - the request and its run
     """What is measured of these layers on this data set.
 
     Args:
-        unclassified: why no layer has a classifier; empty where the embedding has one. Asked only for a reduction that
-            needs one.
+        unclassified: why no layer has a classifier; empty where the embedding has one. Asked only for post-processing
+            that needs one.
     """
     splits = select_splits(request.splits, dataset)
     require_right_items(dataset, splits, source=recipe.data.root or recipe.data.name)
     measures = select_measures(request, recipe, dataset, splits)
-    names = recipe.probe.reduce if request.reduce is None else request.reduce
-    chains = parse_reductions(names, request.fit, request.equal_dim)
+    names = recipe.probe.post if request.post is None else request.post
+    chains = parse_chains(names, request.fit, request.equal_dim)
     require_fitting(chains, dataset.splits, "add --fit gallery")
     reason = unclassified() if any(chain.needs_classifier for chain in chains) else ""
     selection = Selection(
-        taps,
+        hooks,
         splits,
         splits_to_store(splits, dataset),
         measures,
@@ -190,7 +192,7 @@ def select(  # noqa: PLR0913 - the request and its run
         tuple(chain.text for chain in chains),
         unclassified=reason,
     )
-    require_applied(selection.reductions, {x.reduction for x in selection.ranked}, selection.inapplicable)
+    require_applied(selection.post_processings, {x.post_processing for x in selection.ranked}, selection.inapplicable)
     return selection
 
 
@@ -235,11 +237,11 @@ def _best_epoch(features: RunFeatures, epochs: Sequence[int], deciding: RankedLa
         raise RecipeError("--epochs best needs validation classes, which this run has none of", fix="Use last")
     run = features.run
     layer, similarity = deciding.layer.layer, deciding.similarity
-    row_key = (layer, "validation", deciding.reduction, similarity, "R@1")
+    row_key = (layer, "validation", deciding.post_processing, similarity, "R@1")
     rows = [
         score
         for score in (run.scores() if run.has_scores else [])
-        if (score.ranked.layer.layer, score.split, score.ranked.reduction, score.ranked.similarity, score.metric)
+        if (score.ranked.layer.layer, score.split, score.ranked.post_processing, score.ranked.similarity, score.metric)
         == row_key
         and score.epoch in epochs
     ]

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from layerprobe.attribution.explaining import explain as explain_pair
 from layerprobe.attribution.maps import ScoredLayer
+from layerprobe.hooks import find_layers
+from layerprobe.hooks.hooks import prepare_images
 from layerprobe.nets.net import Net
 from layerprobe.system.errors import RecipeError, UnknownNameError, names_of, require_type
-from layerprobe.taps import find_layers
-from layerprobe.taps.hooks import prepare_images
 from layerprobe.values.explanations import Explanation
-from layerprobe.values.layers import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
+from layerprobe.values.layers import NO_POST_PROCESSING, VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.workflow.python.loaders import image_shape, require_images
 from layerprobe.workflow.python.user_model import measure_network, net_of, place_on_device
 
@@ -91,7 +91,7 @@ def explain(  # noqa: PLR0913 - a model, two images, layers, and how they are co
         pair = prepare_images(query_batch, net.module), prepare_images(neighbour_batch, net.module)
         explanations = {}
         for layer in find_layers(expressions, network):
-            scored = ScoredLayer(layer, RankedLayer(layer.key, NO_REDUCTION, similarity))
+            scored = ScoredLayer(layer, RankedLayer(layer.key, NO_POST_PROCESSING, similarity))
             explanation = explain_pair(network, scored, pair, random=random_module)
             explanations[str(layer.key)] = replace(explanation, notes=(*random_notes, *explanation.notes))
     return explanations

@@ -20,7 +20,7 @@ from layerprobe.measure.extraction import BATCH_SIZE
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError, require_type, wrong_type
 from layerprobe.system.wording import first_named
 
-EPOCH, SEED = 0, 0  # in scores: nothing is trained, and reductions draw from this seed
+EPOCH, SEED = 0, 0  # in scores: nothing is trained, and post-processing draws from this seed
 
 
 @dataclass(frozen=True)

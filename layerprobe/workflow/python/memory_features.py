@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from layerprobe import store
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
+from layerprobe.hooks import Hook
 from layerprobe.measure import extraction
-from layerprobe.measure.analysis import Features, InapplicableReduction, Scored, search_sha256
+from layerprobe.measure.analysis import Features, InapplicablePostProcessing, Scored, search_sha256
 from layerprobe.measure.extraction import side_by_side
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.store import FeatureKey
 from layerprobe.system.errors import DataError, NotFiniteError
-from layerprobe.taps import Tap
 from layerprobe.values.intervals import IntervalKind
-from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, members_of
+from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey, RankedLayer, members_of
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.identical_images import row_contents
 from layerprobe.workflow.probe.measures import Measures
@@ -41,13 +41,13 @@ class SearchResults:
     Args:
         scores: by split, then in the order of the layers.
         entries: split -> layer -> its ranks; of a mean over draws those of each draw.
-        reduced: split or gallery -> layer -> (N, D') its features, where they are reduced.
+        post_processed: split or gallery -> layer -> (N, D') its features, where they are post-processed.
     """
 
     scores: Sequence[Score]
     entries: Mapping[str, Mapping[RankedLayer, store.RankEntry]]
-    reduced: Mapping[str, Mapping[RankedLayer, NDArray[Any]]]
-    inapplicable: Sequence[InapplicableReduction]
+    post_processed: Mapping[str, Mapping[RankedLayer, NDArray[Any]]]
+    inapplicable: Sequence[InapplicablePostProcessing]
 
 
 def search(
@@ -63,8 +63,8 @@ def search(
     scorer = Scorer(searches, measures)
     entries: dict[str, dict[RankedLayer, store.RankEntry]] = {split: {} for split in dataset.searched}
     scored: dict[str, list[Scored]] = {split: [] for split in dataset.searched}
-    reduced: dict[str, dict[RankedLayer, NDArray[Any]]] = {split: {} for split in dataset.splits}
-    inapplicable: dict[InapplicableReduction, None] = {}
+    post_processed: dict[str, dict[RankedLayer, NDArray[Any]]] = {split: {} for split in dataset.splits}
+    inapplicable: dict[InapplicablePostProcessing, None] = {}
     scored_layers = scorer.score_splits(epoch, entries, layers)
     for ranked, scored_by_split in zip(track(layers, "ranking"), scored_layers, strict=True):
         for split, layer_scores in scored_by_split.items():
@@ -73,21 +73,23 @@ def search(
                 continue
             scored[split].append(layer_scores)
             for name in dict.fromkeys((split, searches.gallery(split))):
-                reduced[name] |= _read_reduced(searches, epoch, name, ranked)
+                post_processed[name] |= _read_post_processed(searches, epoch, name, ranked)
     units = interval_units(dataset, dataset.searched, None)
     scores: list[Score] = []
     for split, split_layers in scored.items():
         scores += with_intervals(split_layers, units=units[split], kind=IntervalKind())
-    return SearchResults(scores, entries, reduced, list(inapplicable))
+    return SearchResults(scores, entries, post_processed, list(inapplicable))
 
 
-def _read_reduced(searches: Searches, epoch: int, split: str, ranked: RankedLayer) -> dict[RankedLayer, NDArray[Any]]:
-    """The reduced features of a layer, or of its draws; none where a map cannot be fitted on NaN or Inf."""
+def _read_post_processed(
+    searches: Searches, epoch: int, split: str, ranked: RankedLayer
+) -> dict[RankedLayer, NDArray[Any]]:
+    """The post-processed features of a layer, or of its draws; none where a map cannot be fitted on NaN or Inf."""
     features: dict[RankedLayer, NDArray[Any]] = {}
-    for draw in draws_of(ranked) if ranked.reduction != NO_REDUCTION else ():
+    for draw in draws_of(ranked) if ranked.post_processing != NO_POST_PROCESSING else ():
         with contextlib.suppress(NotFiniteError):
-            values = torch.as_tensor(searches.reduced.layer(epoch, split, draw).values).cpu().numpy()
-            number = parse_chain(draw.reduction).number
+            values = torch.as_tensor(searches.post_processed.layer(epoch, split, draw).values).cpu().numpy()
+            number = parse_chain(draw.post_processing).number
             features[draw] = values if number == "bit" else values.astype(number, copy=False)
     return features
 
@@ -119,7 +121,7 @@ class SplitFeatures:
 
 
 def extract_features(
-    module: nn.Module, taps: Sequence[Tap], batches: Iterable[Batch], device: torch.device, *, hashed: bool
+    module: nn.Module, hooks: Sequence[Hook], batches: Iterable[Batch], device: torch.device, *, hashed: bool
 ) -> SplitFeatures:
     """Run a split's batches through a module."""
     labels: list[NDArray[Any]] = []
@@ -133,8 +135,8 @@ def extract_features(
             contents.append(row_contents(batch.images.detach().cpu().contiguous().view(torch.uint8).numpy()))
             yield batch.images
 
-    feature_batches = list(extraction.extract(module, taps, images(), device=device))
-    features = {tap.key: np.concatenate([batch.pop(tap.key) for batch in feature_batches]) for tap in taps}
+    feature_batches = list(extraction.extract(module, hooks, images(), device=device))
+    features = {hook.key: np.concatenate([batch.pop(hook.key) for batch in feature_batches]) for hook in hooks}
     largest = max(map(len, labels))
     return SplitFeatures(np.concatenate(labels), features, largest, tuple(digests), np.concatenate(contents))
 

@@ -14,26 +14,26 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from layerprobe.data.splits import IN_GALLERY, require_retrieval
-from layerprobe.nets.net import Net
-from layerprobe.reductions.chain import Chain
-from layerprobe.system.errors import RecipeError, UnknownNameError, names_of, require_type, wrong_type
-from layerprobe.taps import (
+from layerprobe.hooks import (
     execution_order,
     find_layers,
-    member_taps,
+    member_hooks,
     outlying_tokens,
     skipped_pool_lines,
 )
-from layerprobe.values.layers import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer, network_order
+from layerprobe.nets.net import Net
+from layerprobe.post_processing.chain import Chain
+from layerprobe.system.errors import RecipeError, UnknownNameError, names_of, require_type, wrong_type
+from layerprobe.values.layers import NO_POST_PROCESSING, VECTOR_SIMILARITIES, RankedLayer, network_order
 from layerprobe.values.scores import SPLITS
-from layerprobe.workflow.probe.measures import build_measures, check_right_items
-from layerprobe.workflow.probe.reducing import (
+from layerprobe.workflow.probe.chains import (
     FITTED_ON,
     find_inapplicable,
-    parse_reductions,
+    parse_chains,
     require_applied,
     require_fitting,
 )
+from layerprobe.workflow.probe.measures import build_measures, check_right_items
 from layerprobe.workflow.probe.scoring import Searches
 from layerprobe.workflow.probe.selection import ranked_layers, require_storable
 from layerprobe.workflow.python.loaders import (
@@ -80,7 +80,7 @@ def probe(  # noqa: PLR0913 - the flags of `layerprobe probe`
     *,
     layers: str | Sequence[str] = "*",
     pools: str | Sequence[str] | None = None,
-    reduce: str | Sequence[str] = (NO_REDUCTION,),
+    post: str | Sequence[str] = (NO_POST_PROCESSING,),
     fit: str = FITTED_ON,
     similarity: str = "cosine",
     ks: Sequence[int] = (1, 2, 4, 8),
@@ -111,10 +111,10 @@ def probe(  # noqa: PLR0913 - the flags of `layerprobe probe`
     >>> result.features["test", "2"].shape
     (6, 8)
 
-    Concatenated layers and reduced features:
+    Concatenated layers and post-processed features:
 
     >>> chains = "none,binary"
-    >>> both = layerprobe.probe(model, splits, layers="0+2", reduce=chains, ks=[1])
+    >>> both = layerprobe.probe(model, splits, layers="0+2", post=chains, ks=[1])
     >>> both.ranks["test", "0+2@avg/binary"].recall(1)
     1.0
     >>> both.features["test", "0+2"].shape
@@ -135,11 +135,11 @@ def probe(  # noqa: PLR0913 - the flags of `layerprobe probe`
         pools: of expressions without a pool: max, avg, gem, grid:s, cls, cls+avg. None: the pool by which the model
             itself makes a vector of its last map or tokens, cls, avg or max, else avg. Layers that give vectors are
             not pooled.
-        reduce: reductions of the features before the search, each evaluated separately: names in
-            `layerprobe.registry.REDUCTIONS` joined by `+`, such as `l2+whiten:64:0.5+l2`, or `none`. Random ones use
-            the seed 0. A layer that a reduction cannot be applied to is skipped with a warning.
-        fit: features that reductions are fitted on: train, or gallery, those that are searched, without their labels;
-            a note of the scores says so.
+        post: post-processing of the features before the search, each evaluated separately: names in
+            `layerprobe.registry.POST_PROCESSING` joined by `+`, such as `l2+whiten:64:0.5+l2`, or `none`. Random ones
+            use the seed 0. A layer that post-processing cannot be applied to is skipped with a warning.
+        fit: features that post-processing is fitted on: train, or gallery, those that are searched, without their
+            labels; a note of the scores says so.
         similarity: cosine, euclidean or dot; binary codes always use hamming.
         ks: K of Recall@K, less than the number of images that are searched.
         metrics: names in `layerprobe.registry.METRICS`, or a mapping from these to their options.
@@ -156,10 +156,10 @@ def probe(  # noqa: PLR0913 - the flags of `layerprobe probe`
         Scores, ranks and features in memory. A layer whose features are not finite has no value, and its scores a note.
 
     Raises:
-        UnknownNameError: unknown split, layer, pool, reduction, metric or similarity; the message names the nearest.
-        RecipeError: no layer, a pool that a layer cannot have, an invalid K, a metric that
-            needs a classifier, an unknown option of a metric; a reduction that is fitted on train where there is none,
-            or that cannot be applied to any layer.
+        UnknownNameError: unknown split, layer, pool, post-processing, metric or similarity; the message names the
+        nearest. RecipeError: no layer, a pool that a layer cannot have, an invalid K, a metric that
+            needs a classifier, an unknown option of a metric; post-processing that is fitted on train where there is
+            none, or that cannot be applied to any layer.
         DataError: invalid batches, a split of fewer than 2 classes, a class in two splits, or no query of validation
             or test has a right item to find.
         NumericError: GeM of a layer that has values below 0.
@@ -176,21 +176,21 @@ def probe(  # noqa: PLR0913 - the flags of `layerprobe probe`
     measures({})  # refuses unknown metrics before the work
     net, loaders = net_of(model), _require_searchable(require_loaders(splits, (*SPLITS, *IN_GALLERY.values())))
     expressions, pool_names = names_of("layers", layers), None if pools is None else names_of("pools", pools)
-    chains = _parse_chains(names_of("reduce", reduce), fit, loaders)
+    chains = _parse_chains(names_of("post", post), fit, loaders)
     ignored: dict[str, None] = {}
     with place_on_device(net.module, str(device)) as run_device, progress() as track:
         read = partial(read_batches, batch=batch, note=ignored.setdefault, track=track)
         shape, batches = _read_ahead(loaders, read)
         network = measure_network(net, shape)
-        taps = find_layers(expressions, network, pools=pool_names)
+        hooks = find_layers(expressions, network, pools=pool_names)
         if cache is not None:
-            require_storable(taps)
-        if not taps:
+            require_storable(hooks)
+        if not hooks:
             raise RecipeError("layers is empty", fix='Name some, such as layers="*"')
-        inapplicable = find_inapplicable(taps, chains, taps[0].key, _NO_CLASSIFIER)
-        ranked = ranked_layers(taps, chains, inapplicable, similarity)
-        require_applied([chain.text for chain in chains], {x.reduction for x in ranked}, inapplicable)
-        members = member_taps(taps)
+        inapplicable = find_inapplicable(hooks, chains, hooks[0].key, _NO_CLASSIFIER)
+        ranked = ranked_layers(hooks, chains, inapplicable, similarity)
+        require_applied([chain.text for chain in chains], {x.post_processing for x in ranked}, inapplicable)
+        members = member_hooks(hooks)
         skipped = skipped_pool_lines(expressions, network, pools=pool_names)
         pool_messages = [*skipped, *network.unknown_pool(pool_names)]
         for message in [*pool_messages, *outlying_tokens(members), *map(str, inapplicable)]:
@@ -208,7 +208,7 @@ def probe(  # noqa: PLR0913 - the flags of `layerprobe probe`
             warnings.warn(problem, stacklevel=2)
         sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(x, x) for x in dataset.searched)}
         searches = Searches(features, features.inputs.experiment, SEED, lambda: run_device)
-        layer_order = execution_order([tap.layer for tap in members], network)
+        layer_order = execution_order([hook.layer for hook in members], network)
         rows = network_order(ranked, layer_order)
         results = search(searches, measures(sizes), rows, track)
         measurement = MemoryProbe(
@@ -240,10 +240,10 @@ def _make_result(measurement: MemoryProbe, rows: Sequence[RankedLayer]) -> Probe
     features, results = measurement.features, measurement.results
     layers = dict.fromkeys(ranked.layer for ranked in rows)
     raw = {
-        name: {RankedLayer(layer, NO_REDUCTION, ""): split.layer(layer) for layer in layers}
+        name: {RankedLayer(layer, NO_POST_PROCESSING, ""): split.layer(layer) for layer in layers}
         for name, split in features.splits.items()
     }
-    layer_features = {**_flatten(raw), **_flatten(results.reduced)}
+    layer_features = {**_flatten(raw), **_flatten(results.post_processed)}
     entries = _flatten(results.entries)
     invalid = {key: entry.invalid for key, entry in entries.items() if entry.ranks is None}
     return Probed(
@@ -304,17 +304,17 @@ def _read_ahead(
 
 
 def _parse_chains(names: Sequence[str], fit: str, splits: Collection[str]) -> list[Chain]:
-    """The reductions, checked to have a split to fit on."""
-    chains = parse_reductions(names, fit)
+    """The post-processing, checked to have a split to fit on."""
+    chains = parse_chains(names, fit)
     if not chains:
-        raise RecipeError("reduce is empty", fix='reduce="none" keeps the features unreduced')
+        raise RecipeError("post is empty", fix='post="none" keeps the features raw')
     require_fitting(chains, splits, 'fit="gallery"')
     return chains
 
 
 def _warn_of_inapplicable(rows: Sequence[RankedLayer], results: SearchResults) -> None:
-    """Warn of reductions that could not be applied to a layer, or raise where one could be applied to none."""
-    applied = {score.ranked.reduction for score in results.scores}
-    require_applied([ranked.reduction for ranked in rows], applied, results.inapplicable)
+    """Warn of post-processing that could not be applied to a layer, or raise where one could be applied to none."""
+    applied = {score.ranked.post_processing for score in results.scores}
+    require_applied([ranked.post_processing for ranked in rows], applied, results.inapplicable)
     for item in results.inapplicable:
         warnings.warn(str(item), stacklevel=3)

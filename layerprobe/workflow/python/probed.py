@@ -16,7 +16,7 @@ from layerprobe.plots.plot import Plot, PlotOptions
 from layerprobe.system.errors import NumericError, RecipeError, UnknownNameError, names_of
 from layerprobe.tables.formats import PrintedTables
 from layerprobe.values.choice import Choice, SelectedLayer, replace_parts
-from layerprobe.values.layers import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, is_glob, matching_layers
+from layerprobe.values.layers import NO_POST_PROCESSING, OUTPUT, LayerKey, RankedLayer, is_glob, matching_layers
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, recall_of
 from layerprobe.workflow.choose.choose_features import choose
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 def keep_choice(measurement: MemoryProbe, choice: Choice, request: ChooseRequest, *, seen: bool, seed: int) -> None:
     """Store the choice of a result in the run that keeps it; nothing where none does.
 
-    A run of more layers or reductions than the result has keeps the names of the layers that were candidates.
+    A run of more layers or post-processing than the result has keeps the names of the layers that were candidates.
     """
     run = measurement.features.run
     if not (measurement.cached and run.exists()):
         return
     ranked_layers = _list_ranked_layers(measurement.results.scores, choice.chosen.split)
-    single = {x for x in ranked_layers if x.reduction == NO_REDUCTION and "+" not in x.layer.layer}
+    single = {x for x in ranked_layers if x.post_processing == NO_POST_PROCESSING and "+" not in x.layer.layer}
     if not request.layers and single != set(_list_ranked_layers(run.scores(), choice.chosen.split)):
         request = replace(request, layers=tuple(str(x.layer) for x in ranked_layers if x in single))
     options = {**request_of(request), **({} if seen else {"seen": seen}), **({} if seed == SEED else {"seed": seed})}
@@ -69,7 +69,7 @@ def _list_ranked_layers(scores: Sequence[Score], split: str) -> dict[RankedLayer
 def _assign_to_run(choice: Choice, run: Run) -> Choice:
     """A choice of features as one of a run: with its name, experiment, seed and epoch."""
     record = run.read()
-    choice = replace_parts(choice, SelectedLayer, lambda ship: replace(ship, epoch=EPOCH))
+    choice = replace_parts(choice, SelectedLayer, lambda selected: replace(selected, epoch=EPOCH))
     choice = replace_parts(
         choice, Score, lambda score: replace(score, run=run.name, experiment=record.experiment, seed=record.seed)
     )
@@ -82,7 +82,7 @@ T = TypeVar("T")
 class ByLayer(dict[tuple[str, str], T]):
     """Values by split and layer: `values["test", "blocks.5@avg"]`, or `"blocks.5"` where that has a single pool.
 
-    Those of a reduced layer are `values["test", "blocks.5@avg/l2+pca:8"]`, or `"blocks.5/l2+pca:8"`.
+    Those of a post-processed layer are `values["test", "blocks.5@avg/l2+pca:8"]`, or `"blocks.5/l2+pca:8"`.
 
     Args:
         absent: split and layer -> why it has no value.
@@ -127,11 +127,11 @@ class Probed:
 
     Args:
         scores: as in scores.csv; layers in execution order.
-        ranks: `ranks["test", "blocks.5@avg"]` -> rank of each query's nearest item of its class. A reduction follows
-            the layer: `ranks["test", "blocks.5@avg/l2+pca:8"]`; a mean over draws has the ranks of each draw,
+        ranks: `ranks["test", "blocks.5@avg"]` -> rank of each query's nearest item of its class. Post-processing
+            follows the layer: `ranks["test", "blocks.5@avg/l2+pca:8"]`; a mean over draws has the ranks of each draw,
             `blocks.5@avg/random:8` and `blocks.5@avg/random:8:1`.
-        features: `features["test", "blocks.5@avg"]` -> float32 (N, D), in the loader's order; reduced ones as for
-            `ranks`, those of `float16` and `int8` in that type, binary codes as uint8.
+        features: `features["test", "blocks.5@avg"]` -> float32 (N, D), in the loader's order; post-processed ones as
+            for `ranks`, those of `float16` and `int8` in that type, binary codes as uint8.
         labels: split -> (N,) the loader's labels, in the same order; of texts their numbers in sorted order.
         gallery: split -> the split that it is searched in, where that is not itself.
     """
@@ -183,7 +183,7 @@ class Probed:
         layers: str | Sequence[str] = (),
         seed: int = 0,
     ) -> Choice:
-        """Choose the layer to ship among the probed ones, raw and half-whitened, as `layerprobe.choose` does.
+        """Choose the layer to use among the probed ones, raw and partially whitened, as `layerprobe.choose` does.
 
         Where the result is kept as a run (`cache=`), the run keeps the choice, for `layerprobe export` and the others.
 
@@ -203,7 +203,7 @@ class Probed:
         """Compare two layers on the same queries: the difference and its confidence interval.
 
         Args:
-            a: a measured layer, `LAYER[@pool][/reduction][~similarity]`.
+            a: a measured layer, `LAYER[@pool][/post_processing][~similarity]`.
             metric: R@K, or another measured mean over queries such as MAP@R.
 
         Raises:
@@ -244,7 +244,7 @@ class Probed:
         write_report(request, ResultPage(chosen, lasting=lasting))
 
     def user_features(self) -> UserFeatures:
-        """The unreduced features of single layers, the embedding last, with a row for each image of all splits."""
+        """The raw features of single layers, the embedding last, with a row for each image of all splits."""
         if self.gallery:
             problem = f"{next(iter(self.gallery))} is searched in a gallery, and choose searches each split in itself"
             raise RecipeError(problem, fix="Probe without the gallery")
@@ -262,18 +262,18 @@ class Probed:
 
     def _split_single_layers(self) -> tuple[list[LayerKey], list[LayerKey]]:
         """The layers that are no concatenation: those with finite features, and the others."""
-        unreduced = dict.fromkeys(
+        raw = dict.fromkeys(
             ranked.layer
             for split in self.labels
             for ranked in self.features.on_split(split)
-            if ranked.reduction == NO_REDUCTION and "+" not in ranked.layer.layer
+            if ranked.post_processing == NO_POST_PROCESSING and "+" not in ranked.layer.layer
         )
         ranked_by_split = [{ranked.layer for ranked in self.ranks.on_split(split)} for split in self.labels]
-        finite = [layer for layer in unreduced if all(layer in ranked_layers for ranked_layers in ranked_by_split)]
+        finite = [layer for layer in raw if all(layer in ranked_layers for ranked_layers in ranked_by_split)]
         finite.sort(key=lambda layer: layer.layer == OUTPUT)
-        if not unreduced:
+        if not raw:
             raise RecipeError("only concatenated layers were probed", fix='Probe single ones, such as layers="*"')
-        return finite, [layer for layer in unreduced if layer not in finite]
+        return finite, [layer for layer in raw if layer not in finite]
 
     def __repr__(self) -> str:
         layers = {score.ranked.layer for score in self.scores}

@@ -16,6 +16,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from layerprobe.hooks import (
+    LayerInfo,
+    Measured,
+    execution_order,
+    find_classifier,
+    find_hooks,
+    find_layers,
+    list_layers,
+    measure_layers,
+    member_hooks,
+    outlying_tokens,
+    skipped_pool_lines,
+    without_classifier,
+)
+from layerprobe.hooks.hooks import parts_by_path
+from layerprobe.hooks.layouts import Unclear
 from layerprobe.measure import extraction
 from layerprobe.measure.extraction import BATCH_SIZE, side_by_side
 from layerprobe.nets.blocks import block_names, part_names
@@ -24,22 +40,6 @@ from layerprobe.system.computing import require_numbers
 from layerprobe.system.errors import RecipeError, names_of, require_type, wrong_type
 from layerprobe.tables.formats import PrintedTables
 from layerprobe.tables.tables import TextTable
-from layerprobe.taps import (
-    LayerInfo,
-    Measured,
-    execution_order,
-    find_classifier,
-    find_layers,
-    find_taps,
-    list_layers,
-    measure_layers,
-    member_taps,
-    outlying_tokens,
-    skipped_pool_lines,
-    without_classifier,
-)
-from layerprobe.taps.hooks import parts_by_path
-from layerprobe.taps.layouts import Unclear
 from layerprobe.values.layers import OUTPUT, members_of
 from layerprobe.values.network_input import ImageSize, as_size
 from layerprobe.values.records import RecordedNetwork
@@ -99,7 +99,7 @@ def network_facts(network: Measured) -> RecordedNetwork | None:
     """The layers of a model and its embedding, which is its output; None where that is no layer."""
     if OUTPUT not in network.net.layers:
         return None
-    (embedding, *_) = find_taps([OUTPUT], network)
+    (embedding, *_) = find_hooks([OUTPUT], network)
     return RecordedNetwork(tuple(execution_order(network.net.layers, network)), embedding.key, {}, None, {})
 
 
@@ -257,9 +257,9 @@ def extract(
     with place_on_device(net.module, "auto") as device:
         network = measure_network(net, image_shape(first_batch))
         selected = find_layers(expressions, network)
-        taps = member_taps(selected)
-        for message in [*skipped_pool_lines(expressions, network), *outlying_tokens(taps)]:
+        hooks = member_hooks(selected)
+        for message in [*skipped_pool_lines(expressions, network), *outlying_tokens(hooks)]:
             warnings.warn(message, stacklevel=2)
-        feature_batches = list(extraction.extract(net.module, taps, chain([first_batch], batches), device=device))
-    values = {tap.key: np.concatenate([batch[tap.key] for batch in feature_batches]) for tap in taps}
+        feature_batches = list(extraction.extract(net.module, hooks, chain([first_batch], batches), device=device))
+    values = {hook.key: np.concatenate([batch[hook.key] for batch in feature_batches]) for hook in hooks}
     return {str(layer.key): side_by_side([values[key] for key in members_of(layer.key, values)]) for layer in selected}

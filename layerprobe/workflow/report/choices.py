@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.report.values import ShownChoice
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.system.progress import Silent
@@ -111,13 +111,13 @@ def _make_choice(group: Sequence[Run], request: ChooseRequest) -> Choices:
 
 
 def ranks_anew(runs: Sequence[Run], record: RunRecord) -> bool:
-    """Whether a choice of some runs would rank layers anew: those after reductions that are fitted on train.
+    """Whether a choice of some runs would rank layers anew: those after post-processing that are fitted on train.
 
     Args:
         record: of one of them.
     """
     return "validation" not in record.manifests and any(
-        parse_chain(score.ranked.reduction).fits_on_train for run in runs for score in run.scores()
+        parse_chain(score.ranked.post_processing).fits_on_train for run in runs for score in run.scores()
     )
 
 

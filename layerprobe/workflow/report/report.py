@@ -19,7 +19,7 @@ from layerprobe.system.files import sha256
 from layerprobe.system.progress import Listener, stoppable
 from layerprobe.system.wording import as_moment
 from layerprobe.values.facts import split_header
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer, headline_layers, names_by_layer
+from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer, headline_layers, names_by_layer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.finding import METRIC, best_on_validation, findings
@@ -150,8 +150,8 @@ def _page(run: Run, scores: Sequence[Score], selected: RankedLayer | None, *, is
         embedding = embedding_among(run.read(), layers)
     # Without other names of the embedding, such as the module that gives the output.
     equal_names = equal_layers(run, last_epoch, "test", (embedding or layers[-1]).layer.layer)
-    key = (last_epoch, "validation", METRIC, NO_REDUCTION)
-    validation = [s for s in scores if (s.epoch, s.split, s.metric, s.ranked.reduction) == key]
+    key = (last_epoch, "validation", METRIC, NO_POST_PROCESSING)
+    validation = [s for s in scores if (s.epoch, s.split, s.metric, s.ranked.post_processing) == key]
     headline = headline_layers(
         [ranked for ranked in layers if ranked.layer not in equal_names],
         {score.ranked: score.value for score in validation if score.value is not None},

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe.measure.projections import kept_neighbours, project
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.report.album import LIMIT, fit_galleries, small_picture
 from layerprobe.report.values import Gallery, GalleryMap, GalleryQuery, RunPage
 from layerprobe.system.computing import OfEach, in_threads
@@ -46,7 +46,7 @@ NEIGHBOURS = 5
 MAPPED = 200  # further queries at most, which are on the map
 ON_MAP = "on the map"  # their rule; projection.js has it, too
 SEARCHED = 2_000_000  # rows of features, over all layers, epochs and runs, that are read for a page
-_PANELS = "layerprobe plot panels"  # fits a reduction at one epoch alone
+_PANELS = "layerprobe plot panels"  # fits post-processing at one epoch alone
 ReadPicture = Callable[[str], bytes | None]  # id of an image -> its small picture; None where it cannot be read
 _Neighbours = tuple[NDArray[np.int32], NDArray[np.bool_], list[RankedLayer]]
 
@@ -86,9 +86,9 @@ def galleries_of(runs: Sequence[tuple[Run, RunPage]], limit: int = LIMIT) -> Gal
 
     The queries are chosen at the last epoch: those that the layer before the embedding gets right and the embedding
     wrong, the reverse, those whose nearest right item is farthest down by the embedding, and some at random. Runs that
-    search the same images show the same queries, of which each chooses a share. A layer whose reduction is fitted or
-    drawn is excluded, as that would be done anew at every epoch. Epochs in between are excluded where all of them would
-    take minutes, because so many images are searched.
+    search the same images show the same queries, of which each chooses a share. A layer whose post-processing is fitted
+    or drawn is excluded, as that would be done anew at every epoch. Epochs in between are excluded where all of them
+    would take minutes, because so many images are searched.
     """
     gallery_runs, notes = [], []
     for run, page in runs:
@@ -163,7 +163,7 @@ def _open_gallery_run(run: Run, page: RunPage, rows: int) -> _GalleryRun:
     notes = []
     if len(layers) < len(all_layers):
         left_out = f"{len(all_layers) - len(layers)}. {_PANELS} shows them"
-        notes.append(f"Layers with a fitted or drawn reduction are not shown: {left_out}")
+        notes.append(f"Layers with a fitted or drawn post-processing are not shown: {left_out}")
     if len(epochs) < len(stored):
         notes.append(
             f"{len(epochs)} of {len(stored)} epochs are here: {len(opened.items):,} images are searched at each"
@@ -180,8 +180,8 @@ def _thin_epochs(epochs: Sequence[int], count: int) -> tuple[int, ...]:
 
 
 def _is_fitted_anew(ranked: RankedLayer) -> bool:
-    """Whether a layer's reduction differs between epochs, because it is fitted or drawn anew."""
-    chain = parse_chain(ranked.reduction)
+    """Whether a layer's post-processing differs between epochs, because it is fitted or drawn anew."""
+    chain = parse_chain(ranked.post_processing)
     return chain.fits or chain.draws or chain.needs_classifier
 
 
@@ -304,7 +304,7 @@ def _map_queries(gallery_run: _GalleryRun, queries: _Queries, map_in_threads: Of
                     if ranked.similarity == "hamming":
                         continue
                     similarity: Similarity = ranked.similarity  # type: ignore[assignment] # text from a file, checked there
-                    with opened.searches.reduced.opened(epoch, opened.split, ranked, None) as (features, _):
+                    with opened.searches.post_processed.opened(epoch, opened.split, ranked, None) as (features, _):
                         values = torch.as_tensor(features.of_rows(rows[mapped]).values).cpu().numpy()
                     points[i, mapped] = project(values, "pca", similarity, 0)[0]
                     shares, chance = kept_neighbours(values, points[i, mapped], similarity)

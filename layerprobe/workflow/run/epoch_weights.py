@@ -231,10 +231,10 @@ def load_file(net: Net, name: str, path: Path, dict_path: str | None, *, optiona
 
 def _fit_of_first_layers(net: Net, weights: FileWeights, name: str) -> Fit | None:
     """The tensors of a file that lacks those of the last layers, as a backbone alone does; None for any other."""
+    from layerprobe.hooks import first_use, measure_layers
+    from layerprobe.hooks.hooks import plain_path
     from layerprobe.nets.conversion import fit_module
     from layerprobe.nets.fitting import missing_names, shapes
-    from layerprobe.taps import first_use, measure_layers
-    from layerprobe.taps.hooks import plain_path
 
     model, root = net.module.get_submodule(net.root), f"{net.root}." if net.root else ""
     if net.image_size is None:

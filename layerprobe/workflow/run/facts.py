@@ -19,7 +19,7 @@ from layerprobe.tables.tables import TextTable, layer_table, metric_table, overv
 from layerprobe.values.best import best_layer
 from layerprobe.values.facts import EPOCH_0, DataFacts, IdenticalImages, SplitFacts
 from layerprobe.values.intervals import ShownKind
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import SPLITS, Score, is_recall
 from layerprobe.values.sections import SEARCH_KEYS
@@ -51,7 +51,7 @@ def find_indistinguishable(
     metric_scores = {(score.split, score.ranked): score for score in scores if score.metric == metric}
     values = {
         split: [None if (score := metric_scores.get((split, layer))) is None else score.value for layer in layers]
-        for split in data.chosen_on(layer.reduction for layer in layers)
+        for split in data.chosen_on(layer.post_processing for layer in layers)
     }
     best = best_layer(values)
     if best is None:
@@ -146,7 +146,9 @@ def with_ranks(
     exact = {ranked: layer_ranks for ranked, layer_ranks in ranks.items() if not layer_ranks.open([1]).any()}
     if identical is None or not exact:
         return replace(facts, lone=lone)
-    raw = {ranked: layer_ranks for ranked, layer_ranks in exact.items() if ranked.reduction == NO_REDUCTION} or exact
+    raw = {
+        ranked: layer_ranks for ranked, layer_ranks in exact.items() if ranked.post_processing == NO_POST_PROCESSING
+    } or exact
     best = max(raw, key=lambda ranked: raw[ranked].recall(1))
     return replace(facts, lone=lone, identical=identical_facts(str(best), raw[best].hits(1), identical))
 
@@ -202,15 +204,15 @@ def overview(run: Run, scores: Sequence[Score]) -> TextTable:
     """One table of the last epoch of a run's scores, of which at least one is Recall@K."""
     last_scores, untrained = _last_epoch(run, scores)
     metric, data = _first_recall(last_scores), data_facts(run, last_scores)
-    unreduced = [score for score in last_scores if score.ranked.reduction == NO_REDUCTION] or last_scores
+    raw = [score for score in last_scores if score.ranked.post_processing == NO_POST_PROCESSING] or last_scores
     table = overview_table(
         [*last_scores, *(untrained if data.starts_training else ())],
         metric=metric,
         data=data,
-        indistinguishable=find_indistinguishable(run, unreduced, metric, data),
+        indistinguishable=find_indistinguishable(run, raw, metric, data),
         embedding=embedding_among(run.read(), dict.fromkeys(score.ranked for score in last_scores)),
     )
-    rows = list(dict.fromkeys(score.ranked for score in unreduced))
+    rows = list(dict.fromkeys(score.ranked for score in raw))
     best = None if table.marked is None else rows[table.marked]
     line = "" if best is None else selected_line(run, str(best), best, last_scores[0].epoch)
     return replace(table, notes=(*table.notes, line)) if line else table
@@ -231,25 +233,27 @@ def _first_recall(scores: Sequence[Score]) -> str:
 def epoch_tables(
     run: Run, scores: Sequence[Score], data: DataFacts, untrained: Sequence[Score] = ()
 ) -> list[TextTable]:
-    """The tables of an epoch, without a reduction and after each: Recall by layer, and further metrics if any.
+    """The tables of an epoch, without post-processing and after each: Recall by layer, and further metrics if any.
 
     Args:
         scores: of one epoch, in network order; at least one is Recall@K.
         untrained: scores of epoch 0, for a later epoch.
     """
     metric = _first_recall(scores)
-    reductions = dict.fromkeys(score.ranked.reduction for score in scores)
-    raw_remarks = {x for score in scores if score.ranked.reduction == NO_REDUCTION for x in remarks_of(score)}
+    post_processings = dict.fromkeys(score.ranked.post_processing for score in scores)
+    raw_remarks = {
+        x for score in scores if score.ranked.post_processing == NO_POST_PROCESSING for x in remarks_of(score)
+    }
     tables: list[TextTable] = []
-    for reduction in sorted(reductions, key=lambda name: name != NO_REDUCTION):
-        reduction_scores = [score for score in scores if score.ranked.reduction == reduction]
-        printed_remarks = raw_remarks if reduction != NO_REDUCTION else set()
-        before = [score for score in untrained if score.ranked.reduction == reduction]
+    for post_processing in sorted(post_processings, key=lambda name: name != NO_POST_PROCESSING):
+        post_processing_scores = [score for score in scores if score.ranked.post_processing == post_processing]
+        printed_remarks = raw_remarks if post_processing != NO_POST_PROCESSING else set()
+        before = [score for score in untrained if score.ranked.post_processing == post_processing]
         facts = replace(data, splits={}) if tables else data
-        indistinguishable = find_indistinguishable(run, reduction_scores, metric, data)
+        indistinguishable = find_indistinguishable(run, post_processing_scores, metric, data)
         tables.append(
             layer_table(
-                reduction_scores,
+                post_processing_scores,
                 metric=metric,
                 data=facts,
                 untrained=before,
@@ -257,5 +261,7 @@ def epoch_tables(
                 printed_remarks=printed_remarks,
             )
         )
-        tables += [table for table in [metric_table(reduction_scores, data, printed_remarks=printed_remarks)] if table]
+        tables += [
+            table for table in [metric_table(post_processing_scores, data, printed_remarks=printed_remarks)] if table
+        ]
     return tables

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from layerprobe import store
 from layerprobe.data.splits import Dataset
+from layerprobe.hooks import Hook, Layer, member_hooks
 from layerprobe.measure.analysis import Features, search_sha256
+from layerprobe.post_processing.post_processing import NotApplicableError
 from layerprobe.recipe.recipe import Recipe
-from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.store.features import FeatureArray
 from layerprobe.system.errors import BusyError, DataError, RecipeError
 from layerprobe.system.progress import Listener
-from layerprobe.taps import Layer, Tap, member_taps
 from layerprobe.values.layers import SHARD_ROWS, LayerKey
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run import from_recipe
@@ -37,7 +37,7 @@ class Missing:
     """What of an epoch and split is not stored, or is stale or damaged.
 
     Args:
-        taps: in execution order.
+        hooks: in execution order.
         dims: layer -> the number of dimensions with which it is stored.
         plan: the files to write.
         dtype: of the features, as in `FeatureKey`.
@@ -46,7 +46,7 @@ class Missing:
 
     epoch: int
     split: str
-    taps: tuple[Tap, ...]
+    hooks: tuple[Hook, ...]
     dims: Mapping[LayerKey, int]
     plan: store.Plan
     dtype: str = ""
@@ -65,9 +65,9 @@ class Missing:
             for part in self.plan.parts
         )
 
-    def taps_of(self, part: store.Part) -> tuple[Tap, ...]:
-        """The taps whose features are in a file."""
-        return tuple(tap for tap in self.taps if tap.key in part.layers)
+    def hooks_of(self, part: store.Part) -> tuple[Hook, ...]:
+        """The hooks whose features are in a file."""
+        return tuple(hook for hook in self.hooks if hook.key in part.layers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,8 @@ class RunFeatures:
         network: as from `network_text`.
         shard_rows: rows of a split above which its features are stored in several files, each of so many rows.
         dtype: epoch, split -> the type that features are stored as, as in `FeatureKey`.
-        sample: of features that are stored reduced alone; its samples are splits of the data set. None: layers' own.
+        sample: of features that are stored post-processed alone; its samples are splits of the data set. None: layers'
+            own.
         precision: epoch, split -> that of the network's products, as in `FeatureKey`.
     """
 
@@ -101,7 +102,7 @@ class RunFeatures:
     def key(self, epoch: int, split: str) -> store.FeatureKey:
         """The key of valid features of an epoch and split."""
         manifest = self.manifest_sha256(split)
-        if self.sample is not None and self.sample.is_reduced(split):
+        if self.sample is not None and self.sample.is_post_processed(split):
             manifest = f"{manifest} {self.manifest_sha256(self.sample.sample_of(split))}"
         return store.FeatureKey(
             run=self.run.name,
@@ -118,14 +119,14 @@ class RunFeatures:
     def missing(
         self, epoch: int, split: str, layers: Sequence[Layer], *, read: Collection[LayerKey] | None = None
     ) -> Missing:
-        """The taps to extract for some layers; of `A+B` its members.
+        """The hooks to extract for some layers; of `A+B` its members.
 
         Layers that would be removed because they have another type or precision are a RecipeError.
 
         Args:
-            read: the taps whose stored features will be read, so that damaged ones are missing, too; None for all.
+            read: the hooks whose stored features will be read, so that damaged ones are missing, too; None for all.
         """
-        path, key, taps = self._path(epoch, split), self.key(epoch, split), member_taps(layers)
+        path, key, hooks = self._path(epoch, split), self.key(epoch, split), member_hooks(layers)
 
         def intact(file: Path, stored: frozenset[LayerKey]) -> frozenset[LayerKey]:
             read_layers = stored if read is None else stored.intersection(read)
@@ -134,7 +135,7 @@ class RunFeatures:
             return stored - read_layers | store.stored_layers(file, key, layers=read_layers)
 
         ranges = store.row_ranges(len(self.dataset.splits[split]), self.shard_rows)
-        wanted = [tap.key for tap in taps]
+        wanted = [hook.key for hook in hooks]
         plan = store.plan_parts(path, key, wanted, ranges, intact=intact, head_of=self.run.read_head)
         if plan.lost:
             names = ",".join(sorted(map(str, plan.lost)))
@@ -142,9 +143,9 @@ class RunFeatures:
             fix = f"Add them to --layers of {self.run.command('probe')}: those of an epoch and split have one"
             raise RecipeError(problem, file=path, fix=fix)
         absent = frozenset[LayerKey]().union(*(part.layers for part in plan.parts))
-        dims = {tap.key: self.sample.dim(split, tap.dim) if self.sample else tap.dim for tap in taps}
+        dims = {hook.key: self.sample.dim(split, hook.dim) if self.sample else hook.dim for hook in hooks}
         return Missing(
-            epoch, split, tuple(tap for tap in taps if tap.key in absent), dims, plan, key.dtype, key.precision
+            epoch, split, tuple(hook for hook in hooks if hook.key in absent), dims, plan, key.dtype, key.precision
         )
 
     def _stored_as(self, split: str) -> str:
@@ -320,8 +321,8 @@ class PartlyMeasuredError(DataError):
         self.scores = list(scores)
 
 
-class PartlyReducedError(NotApplicableError):
-    """A reduction that is applicable to no layer, with the scores of the others."""
+class PartlyPostProcessedError(NotApplicableError):
+    """Post-processing that is applicable to no layer, with the scores of the others."""
 
     def __init__(self, message: str, *, file: object = None, fix: str = "", scores: Iterable[Score] = ()) -> None:
         super().__init__(message, file=file, fix=fix)

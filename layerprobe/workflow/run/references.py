@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.data.splits import IN_GALLERY
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.store import StoredRanks
 from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError, near_miss
 from layerprobe.values.epochs import epochs_text
 from layerprobe.values.layers import (
     NO_POOL,
-    NO_REDUCTION,
+    NO_POST_PROCESSING,
     LayerKey,
     RankedLayer,
     find_layer,
@@ -35,7 +35,7 @@ from layerprobe.workflow.run.runs import Run, find_run, list_runs, named_run
 
 # The pools that represent a layer with several, in order of preference; then the first in network order.
 _POOLS = (NO_POOL, "max")
-_FORM = "[RUN[#epoch]:]LAYER[@pool][/reduction][~similarity] or RUN[#epoch], such as netA#20:pool5.3"
+_FORM = "[RUN[#epoch]:]LAYER[@pool][/post-processing][~similarity] or RUN[#epoch], such as netA#20:pool5.3"
 _HEAD = re.compile(r"(?P<run>[^/:@#]*)(#(?P<epoch>[^/:@#]*))?:")
 
 
@@ -49,22 +49,22 @@ class LastTwo:
 
 
 def embedding_among(record: RunRecord, measured: Iterable[RankedLayer]) -> RankedLayer | None:
-    """The unreduced embedding; None if it was not measured, or is unknown for a model from Python."""
+    """The raw embedding; None if it was not measured, or is unknown for a model from Python."""
     if record.network is None:
         return None
     name, pool = record.network.embedding.layer, record.network.embedding.pool
-    layers = [ranked for ranked in _unreduced(record, measured) if ranked.layer.layer == name]
+    layers = [ranked for ranked in _raw(record, measured) if ranked.layer.layer == name]
     return _first_pool(layers, (NO_POOL, pool, *_POOLS)) if layers else None
 
 
 def last_two(record: RunRecord, measured: Iterable[RankedLayer]) -> LastTwo | None:
-    """The unreduced embedding and the layer before it; None if one of them was not measured."""
+    """The raw embedding and the layer before it; None if one of them was not measured."""
     measured = list(measured)
     embedding = embedding_among(record, measured)
     if embedding is None or record.network is None:
         return None
-    unreduced = _unreduced(record, measured)  # a classifier may be measured after the embedding
-    earlier = [x for x in unreduced[: unreduced.index(embedding)] if x.layer.layer != embedding.layer.layer]
+    raw = _raw(record, measured)  # a classifier may be measured after the embedding
+    earlier = [x for x in raw[: raw.index(embedding)] if x.layer.layer != embedding.layer.layer]
     if not earlier:
         return None
     last_layer = earlier[-1].layer.layer
@@ -72,12 +72,13 @@ def last_two(record: RunRecord, measured: Iterable[RankedLayer]) -> LastTwo | No
     return LastTwo(before, embedding, adjacent=last_layer == record.network.before)
 
 
-def _unreduced(record: RunRecord, measured: Iterable[RankedLayer]) -> list[RankedLayer]:
-    """Single layers without a reduction, by the run's similarity, in network order."""
+def _raw(record: RunRecord, measured: Iterable[RankedLayer]) -> list[RankedLayer]:
+    """Single layers without post-processing, by the run's similarity, in network order."""
     return [
         ranked
         for ranked in network_order(measured, record.layer_order)
-        if (ranked.reduction, ranked.similarity) == (NO_REDUCTION, record.similarity) and "+" not in ranked.layer.layer
+        if (ranked.post_processing, ranked.similarity) == (NO_POST_PROCESSING, record.similarity)
+        and "+" not in ranked.layer.layer
     ]
 
 
@@ -87,8 +88,8 @@ def _first_pool(layers: Sequence[RankedLayer], pools: Sequence[str]) -> RankedLa
 
 
 def draws_of(ranked: RankedLayer) -> tuple[RankedLayer, ...]:
-    """The ranked layers of a reduction of several draws; for any other, the layer itself."""
-    return tuple(replace(ranked, reduction=text) for text in parse_chain(ranked.reduction).members())
+    """The ranked layers of post-processing of several draws; for any other, the layer itself."""
+    return tuple(replace(ranked, post_processing=text) for text in parse_chain(ranked.post_processing).members())
 
 
 def ranked_as(ranked: RankedLayer, layers: Collection[RankedLayer]) -> tuple[RankedLayer, ...]:
@@ -121,7 +122,7 @@ class Reference:
     run: str | None = None
     epoch: int | None = None
     layer: str | None = None
-    reduction: str = NO_REDUCTION
+    post_processing: str = NO_POST_PROCESSING
     similarity: str | None = None
 
     @property
@@ -139,14 +140,14 @@ def parse_reference(text: str, *, bare: Literal["run", "layer"] = "run") -> Refe
     if number is not None and not (number.isascii() and number.isdecimal()):
         raise RecipeError(f"{text}: {number!r} is not an epoch", fix=f"Write {_FORM}")
     layer_text, tilde, similarity = text[head.end() if head else 0 :].partition("~")
-    layer, slash, reduction = layer_text.partition("/")
-    if (head and ":" in text and not layer) or (slash and not reduction):
-        missing = "reduction after /" if layer else "layer after the colon"
+    layer, slash, post_processing = layer_text.partition("/")
+    if (head and ":" in text and not layer) or (slash and not post_processing):
+        missing = "post-processing after /" if layer else "layer after the colon"
         raise RecipeError(f"{text}: no {missing}", fix=f"Write {_FORM}")
     if tilde and similarity not in SIMILARITIES:
         raise UnknownNameError("similarity", similarity, SIMILARITIES)
     epoch = None if number is None else int(number)
-    return Reference(run, epoch, layer or None, reduction or NO_REDUCTION, similarity or None)
+    return Reference(run, epoch, layer or None, post_processing or NO_POST_PROCESSING, similarity or None)
 
 
 def find_reference(cache: Path, text: str) -> tuple[Run, Reference]:
@@ -270,9 +271,11 @@ def probe_fix(run: Run, record: RunRecord, epoch: int, split: str, *more: str) -
 
 def find_layers(ranks: RankedSplit, reference: Reference) -> list[RankedLayer]:
     """The ranked layers of a reference, in network order: one, or several for a glob."""
-    chain = parse_chain(reference.reduction)
+    chain = parse_chain(reference.post_processing)
     similarity = reference.similarity or chain.similarity or ranks.similarity
-    drawn = dict.fromkeys(replace(x, reduction=chain.text) for x in ranks.layers if x.reduction in chain.members())
+    drawn = dict.fromkeys(
+        replace(x, post_processing=chain.text) for x in ranks.layers if x.post_processing in chain.members()
+    )
     candidates = [ranked for ranked in drawn if ranked.similarity == similarity and ranks.ranked_as(ranked)]
     text = reference.layer or _embedding(ranks)
     layers = matching_layers(f"{text}/*", candidates)
@@ -314,12 +317,12 @@ def _not_ranked(ranks: RankedSplit, reference: Reference, text: str, similarity:
     where = f"{ranks.run.name}, epoch {ranks.epoch}, {ranks.split}"
     layer_names = dict.fromkeys(str(x.layer) for x in ranks.layers)
     name, _, pool = text.partition("@")
-    requested = RankedLayer(LayerKey(name, pool or NO_POOL), reference.reduction, similarity)
+    requested = RankedLayer(LayerKey(name, pool or NO_POOL), reference.post_processing, similarity)
     other = [x for x in ranks.layers if is_named(x.layer, text)]
     if other:
         near = f"Ranked: {', '.join(dict.fromkeys(x.full_name for x in other))}"
-        reduction = "" if reference.reduction == NO_REDUCTION else f"/{reference.reduction}"
-        message = f"{where}: {text}{reduction}~{similarity} is not ranked"
+        post_processing = "" if reference.post_processing == NO_POST_PROCESSING else f"/{reference.post_processing}"
+        message = f"{where}: {text}{post_processing}~{similarity} is not ranked"
         return NotRankedError(message, ranks, requested, near, False)
     if reference.is_glob:
         near = f"Ranked: {', '.join(dict.fromkeys(str(x.layer) for x in ranks.layers))}"
@@ -372,13 +375,16 @@ def find_layers_of(references: Sequence[tuple[RankedSplit, Reference]]) -> list[
 
 
 def layer_flags(record: RunRecord, layers: Iterable[RankedLayer]) -> list[str]:
-    """The flags of `layerprobe probe` that measure some layers: `--layers c3@max --reduce l2`."""
+    """The flags of `layerprobe probe` that measure some layers: `--layers c3@max --post l2`."""
     layers = list(layers)
-    names, reductions = dict.fromkeys(str(x.layer) for x in layers), dict.fromkeys(x.reduction for x in layers)
+    names, post_processings = (
+        dict.fromkeys(str(x.layer) for x in layers),
+        dict.fromkeys(x.post_processing for x in layers),
+    )
     similarities = {x.similarity for x in layers} - {record.similarity, "hamming"}
     flags = ["--layers", ",".join(names)]
-    if list(reductions) != list(record.recipe.get("probe", {}).get("reduce", [NO_REDUCTION])):
-        flags += ["--reduce", ",".join(reductions)]
+    if list(post_processings) != list(record.recipe.get("probe", {}).get("post", [NO_POST_PROCESSING])):
+        flags += ["--post", ",".join(post_processings)]
     return [*flags, *(["--similarity", *similarities] if similarities else [])]
 
 

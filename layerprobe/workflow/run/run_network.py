@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from layerprobe import __version__
 from layerprobe.data.splits import Dataset
+from layerprobe.hooks import Hook, Layer, Measured, find_hooks, measure_layers, member_hooks
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.registry import is_source
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.system.files import sha256
 from layerprobe.system.naming import PYTHON, split_python
-from layerprobe.taps import Layer, Measured, Tap, find_taps, measure_layers, member_taps
 from layerprobe.values.network_input import ImageSize
 from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.workflow.run import from_recipe
@@ -32,42 +32,42 @@ _OTHER_FILE = "Restore it, or measure the changed file as a new run by --model a
 
 def network_facts(recipe: Recipe, net: Net, measured: Measured) -> RecordedNetwork:
     """The entry of a recipe's network in run.json."""
-    taps, embedding = [], embedding_tap(recipe, measured).key
+    hooks, embedding = [], embedding_hook(recipe, measured).key
     for name in net.layers:
         try:
-            taps += find_taps([name], measured)
+            hooks += find_hooks([name], measured)
         except RecipeError:  # it cannot be pooled, or is not executed
             continue
-    from layerprobe.taps.cut import count_multiply_adds  # it imports triton, by way of torch's counter of operations
+    from layerprobe.hooks.cut import count_multiply_adds  # it imports triton, by way of torch's counter of operations
 
     size = recipe.data.image_size
-    cuts, operations = _cuts(net, taps, size), count_multiply_adds(net.module, size, net.channels)
+    cuts, operations = _cuts(net, hooks, size), count_multiply_adds(net.module, size, net.channels)
     return RecordedNetwork(tuple(net.layers), embedding, cuts, net.own_input, net.files, net.channels, operations)
 
 
-def embedding_tap(recipe: Recipe, measured: Measured) -> Tap:
+def embedding_hook(recipe: Recipe, measured: Measured) -> Hook:
     """The embedding: the last layer, with the network's pool if it is a map."""
     pools: list[str] | None = None if recipe.net.pool is None else [recipe.net.pool]
     if pools is None and is_source(recipe.net.name):
         pools = ["cls", "avg"]  # the first that its output has, as `sources.readout` reads it
-    return find_taps([list(measured.net.layers)[-1]], measured, pools=pools)[0]
+    return find_hooks([list(measured.net.layers)[-1]], measured, pools=pools)[0]
 
 
 def with_layers(
     network: RecordedNetwork, net: Callable[[], Net], image_size: ImageSize, layers: Iterable[Layer]
 ) -> RecordedNetwork:
     """The entry of a network in run.json, with the shares after further layers; it is built only for these."""
-    taps = [tap for tap in member_taps(layers) if tap.layer not in network.cuts]
-    return replace(network, cuts={**network.cuts, **_cuts(net(), taps, image_size)}) if taps else network
+    hooks = [hook for hook in member_hooks(layers) if hook.layer not in network.cuts]
+    return replace(network, cuts={**network.cuts, **_cuts(net(), hooks, image_size)}) if hooks else network
 
 
-def _cuts(net: Net, taps: Sequence[Tap], image_size: ImageSize) -> dict[str, tuple[float, float | None]]:
-    if not taps:
+def _cuts(net: Net, hooks: Sequence[Hook], image_size: ImageSize) -> dict[str, tuple[float, float | None]]:
+    if not hooks:
         return {}
-    from layerprobe.taps.cut import shares_after  # it imports triton, by way of torch's counter of operations
+    from layerprobe.hooks.cut import shares_after  # it imports triton, by way of torch's counter of operations
 
-    shares = shares_after(net.module, taps, image_size, net.channels)
-    return {tap.layer: share for tap, share in zip(taps, shares, strict=True)}
+    shares = shares_after(net.module, hooks, image_size, net.channels)
+    return {hook.layer: share for hook, share in zip(hooks, shares, strict=True)}
 
 
 def run_network(run: Run, record: RunRecord, recipe: Recipe) -> Net:

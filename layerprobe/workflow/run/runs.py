@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from layerprobe.values.layers import LayerKey
     from layerprobe.values.retrieval import SearchRules
 
-SCHEMA = 1
+SCHEMA = 2
 _LONGEST = 240  # of the 255 bytes of a folder's name: the rest is for `~1` of --fresh and the members of ensembles
 _KEPT = 2**26  # bytes of what is kept in memory of the rank files, so that one command reads each once
 _RECORDS_KEPT = 2**22  # bytes of the run.json whose records are kept in memory

@@ -1,4 +1,4 @@
-"""Features that are stored reduced alone, by a map that is fitted on the raw features of a sample of images."""
+"""Features that are stored post-processed alone, by a map that is fitted on the raw features of a sample of images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from layerprobe.data.splits import Dataset
 from layerprobe.data.subsets import random_subset
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.chain import parse_chain
 
 _NOT_STORED = "raw features are not stored"
 
@@ -17,13 +17,13 @@ class SampleFit:
     """The map, and the samples that it is fitted on.
 
     Args:
-        reduction: name of the map.
+        post_processing: name of the map.
         count: images of a sample at most.
         seed: by which they are drawn.
         fitted_on: split -> the split whose sample its map is fitted on.
     """
 
-    reduction: str
+    post_processing: str
     count: int
     seed: int
     fitted_on: Mapping[str, str]
@@ -36,17 +36,17 @@ class SampleFit:
         """The names of the samples of some splits, each once."""
         return list(dict.fromkeys(map(self.sample_of, splits)))
 
-    def is_reduced(self, split: str) -> bool:
-        """Whether reduced features are stored of a split; of a sample they are not."""
+    def is_post_processed(self, split: str) -> bool:
+        """Whether post-processed features are stored of a split; of a sample they are not."""
         return split in self.fitted_on
 
     def stored_as(self, split: str) -> str:
         """The name by which the features of a split, or of a sample, are stored."""
-        return f"{split}~{self.reduction}~{self.count}" if self.is_reduced(split) else split
+        return f"{split}~{self.post_processing}~{self.count}" if self.is_post_processed(split) else split
 
     def dim(self, split: str, dim: int) -> int:
         """The number of dimensions that features of `dim` dimensions are stored with."""
-        return parse_chain(self.reduction).dim(dim) if self.is_reduced(split) else dim
+        return parse_chain(self.post_processing).dim(dim) if self.is_post_processed(split) else dim
 
     def with_samples(self, dataset: Dataset) -> Dataset:
         """The data set with the samples among its splits."""
@@ -58,7 +58,7 @@ class SampleFit:
 
     def notes(self, dataset: Dataset, split: str) -> list[str]:
         """What every number of a split has to say."""
-        if not parse_chain(self.reduction).fits:
+        if not parse_chain(self.post_processing).fits:
             return [_NOT_STORED]
         fitted_on = self.fitted_on[split]
         count, total = len(dataset.splits[self.sample_of(split)]), len(dataset.splits[fitted_on])

@@ -1,7 +1,7 @@
 """The choice that a run keeps, what it rests on, and why a table may mark another layer.
 
 stored = stored_choice(run)          # None: there is none that holds
-stored.choice.chosen.ranked    # the selected layer, at stored.choice.ship.epoch
+stored.choice.chosen.ranked    # the selected layer, at stored.choice.selected.epoch
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.system.files import require_file, write_text
 from layerprobe.values.choice import Choice
 from layerprobe.values.facts import at_epoch_text
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer, spoken_name
+from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer, spoken_name
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.run.runs import Run, named_run
 from layerprobe.workflow.run.seen import weights_text
 
 # Raised with every change of what is chosen from the same values, and of the fields of a `Choice`.
-RULE = 4
+RULE = 5
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,8 @@ def store_choice(stored: StoredChoice, runs: Sequence[Run], say: Callable[[str],
 
 def taken_text(run: Run, choice: Choice, why: str) -> str:
     """Which layer a command takes, and why."""
-    network = weights_text(run.read()) or f"epoch {choice.ship.epoch}"
-    return f"{run.name}: layer {choice.ship.name} of {network}, {why}"
+    network = weights_text(run.read()) or f"epoch {choice.selected.epoch}"
+    return f"{run.name}: layer {choice.selected.name} of {network}, {why}"
 
 
 def _sha256(text: str) -> str:
@@ -198,7 +198,7 @@ def _sha256(text: str) -> str:
 
 
 def selected_line(run: Run, sign: str, marked: RankedLayer, epoch: int) -> str:
-    """`* is the best raw layer at the last epoch; choose selected pool5, half-whitened to 64 (layerprobe choose RUN)`.
+    """`* is the best raw layer at the last epoch; choose selected pool5, partially whitened to 64 (...)`.
 
     Args:
         sign: by which the table marks the layer, or its name.
@@ -213,7 +213,7 @@ def selected_line(run: Run, sign: str, marked: RankedLayer, epoch: int) -> str:
     chosen = stored.choice.chosen
     if (chosen.ranked, chosen.epoch) == (marked, epoch):
         return ""
-    raw = "raw " * (marked.reduction == NO_REDUCTION)
+    raw = "raw " * (marked.post_processing == NO_POST_PROCESSING)
     when = "" if chosen.epoch == epoch else f", epoch {chosen.epoch}"
     name = f"{spoken_name(chosen.ranked)}{when}"
     at = at_epoch_text(epoch, weights_text(run.read()))

@@ -20,7 +20,7 @@ class Over:
         mean: None where a training has no valid value, with the reason in `notes`.
         interval: 95 %, of the mean; None for a single training, or equal ones.
         values: of each training.
-        further: 95 % prediction interval of one further training; None for fewer than three, or equal ones.
+        further: 95 % prediction interval of a new run; None for fewer than three, or equal ones.
     """
 
     mean: float | None

@@ -1,4 +1,4 @@
-"""A study's trainings: what each is asked for, which of them are done, and whether they have today's images."""
+"""A study's trainings: what each is asked for, which of them are done, and whether they have the current images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from layerprobe.recipe.recipe import Recipe, load_recipe
 from layerprobe.registry import DATASETS
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.system.progress import Listener
-from layerprobe.values.layers import NO_REDUCTION, is_glob, matching_layers
+from layerprobe.values.layers import NO_POST_PROCESSING, is_glob, matching_layers
 from layerprobe.values.scores import Score, ScoreTable, read_scores, recall_of
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.experiments import require_same_images
@@ -36,7 +36,7 @@ class StudyTraining:
     Args:
         recipe: name or file.
         settings: as `--set` takes them.
-        layers: the study's, with their reductions; None: all that the recipe probes.
+        layers: the study's, with their post-processing; None: all that the recipe probes.
         splits: those that are measured; None: all.
     """
 
@@ -65,7 +65,7 @@ class StudyTraining:
     def request(self, device: str) -> TrainRequest:
         """The call of `train` that makes it on a device."""
         recipe = self.loaded()
-        probe = recipe.probe.layers if self.layers is None else tuple(dict.fromkeys(map(_unreduced, self.layers)))
+        probe = recipe.probe.layers if self.layers is None else tuple(dict.fromkeys(map(_raw, self.layers)))
         run, splits = self.run, self.splits
         return TrainRequest(
             recipe, overridden=True, cache=self.cache, run=run, device=device, probe=probe, splits=splits
@@ -202,12 +202,12 @@ def _data_set(values: Mapping[str, Any]) -> tuple[str, str]:
     return values["name"], values.get("set", "")
 
 
-def _unreduced(layer: str) -> str:
+def _raw(layer: str) -> str:
     return layer.partition("~")[0].partition("/")[0]
 
 
 def _require_measured(study: Study, recipe: Recipe, layers: Sequence[str]) -> None:
-    """Check that the recipe can be a study's, and has the metric and the reductions of its end measured."""
+    """Check that the recipe can be a study's, and has the metric and the post-processing of its end measured."""
     if recipe.ensemble is not None:
         raise RecipeError(f"[runs]: {recipe.name} is an ensemble", file=study.name, fix="Choose a single network")
     measured, probe = [study.end.table or study.end.metric or "R@1", *study.end.also], recipe.probe
@@ -220,9 +220,9 @@ def _require_measured(study: Study, recipe: Recipe, layers: Sequence[str]) -> No
     if measured == [LOSS]:
         return
     for layer in layers:
-        reduction = layer.partition("~")[0].partition("/")[2] or NO_REDUCTION
-        if reduction not in probe.reduce and not is_glob(layer):
-            fix = f'Add "probe.reduce" = {json.dumps([*probe.reduce, reduction])} to [runs.set]'
+        post_processing = layer.partition("~")[0].partition("/")[2] or NO_POST_PROCESSING
+        if post_processing not in probe.post and not is_glob(layer):
+            fix = f'Add "probe.post" = {json.dumps([*probe.post, post_processing])} to [runs.set]'
             raise RecipeError(f"[end]: {layer} is not measured", file=study.name, fix=fix)
 
 

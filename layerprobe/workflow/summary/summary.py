@@ -17,9 +17,9 @@ from layerprobe.summary.layers import (
     end_values,
     indistinguishable_layers,
     layer_summaries,
-    unreduced,
+    raw_layers,
 )
-from layerprobe.summary.reduced import reduced_sections
+from layerprobe.summary.post_processed import post_processed_sections
 from layerprobe.system.errors import BusyError, DataError, RecipeError, UnknownNameError
 from layerprobe.values.best import best_layer, last_agreements
 from layerprobe.values.facts import assumed_lines
@@ -33,7 +33,7 @@ from layerprobe.workflow.run.references import RankedSplit, mean_of_queries, ope
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_choice import selected_line
 from layerprobe.workflow.run.units import units_of_run
-from layerprobe.workflow.summary.reduced import dimension_hint, processed_layers, processings_of
+from layerprobe.workflow.summary.post_processed import dimension_hint, processed_layers, processings_of
 from layerprobe.workflow.summary.request import SummaryRequest
 
 NO_GALLERIES = "no gap in galleries of one size"
@@ -79,9 +79,9 @@ def stored_summary(run: Run, request: SummaryRequest = _DEFAULTS) -> RunSummary:
         data,
         units={split: len(cells.units) for split, cells in splits.items()},
         layers=rows,
-        indistinguishable=indistinguishable_layers(unreduced(rows), splits, data),
+        indistinguishable=indistinguishable_layers(raw_layers(rows), splits, data),
         notes=(*assumed_lines(data), *dict.fromkeys(notes)),
-        sections=reduced_sections(layers, processings, raw),
+        sections=post_processed_sections(layers, processings, raw),
         processed=processed_layers(run, layers, processings, raw),
         label_free=last_agreements(scores),
         metric=metric,

@@ -26,7 +26,7 @@ class ThresholdRequest:
     """A call of `layerprobe threshold`.
 
     Args:
-        layer: LAYER[@pool][/reduction]; None: the layer that `choose` selects.
+        layer: LAYER[@pool][/post-processing]; None: the layer that `choose` selects.
         rates: false accept rates, each between 0 and 1.
         cluster: whose values are the units of intervals, as of `compare`; None for the classes.
     """

@@ -21,9 +21,9 @@ from layerprobe.measure.pair_thresholds import (
     locate,
     require_pairs,
 )
+from layerprobe.post_processing.chain import parse_chain
+from layerprobe.post_processing.post_processing import NotApplicableError
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
-from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.statistics.pair_rates import pairs_of_units, rate_intervals
 from layerprobe.statistics.units import UnitSums, effective_number, intervals
 from layerprobe.system.computing import with_float64
@@ -45,7 +45,7 @@ from layerprobe.workflow.choose.features_run import (
     run_of_features,
 )
 from layerprobe.workflow.choose.user_features import UserFeatures
-from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.chains import FITTED_ON
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.memory_run import EPOCH
@@ -112,7 +112,7 @@ def threshold_of_features(features: UserFeatures, request: ThresholdRequest, lis
     """Set thresholds on the validation rows, and measure them on the test rows.
 
     Without `splits`, a random half of the classes, or of their clusters, sets the thresholds, and the other half
-    measures them. The layer is LAYER[/reduction]; without one it is the one that `choose` selects.
+    measures them. The layer is LAYER[/post-processing]; without one it is the one that `choose` selects.
 
     Raises:
         DataError: there are no rows to set a threshold on but those of test, or a split without genuine or impostor
@@ -132,7 +132,7 @@ def threshold_of_features(features: UserFeatures, request: ThresholdRequest, lis
         raise DataError(message, file=features.file, fix=fix)
     layer = request.layer
     if layer is None:
-        layer = choose_file(features, seed=_SEED, listener=listener).ship.name
+        layer = choose_file(features, seed=_SEED, listener=listener).selected.name
         on_half = " on that half; on all classes it may select another" if halved else ""
         listener.say(f"layer {layer}, as layerprobe choose selects{on_half}")
     ranked = ranked_of_rows(features, layer)
@@ -288,8 +288,8 @@ def pairs_to_set_on(
 ) -> tuple[AllPairs, tuple[str, ...]]:
     """The pairs of a split's images that thresholds of a layer are set on, with notes.
 
-    Similarities of classes that a reduction is fitted on are distributed otherwise than those of new classes. Then they
-    are the pairs within folds, by fits on the other folds; all pairs where that cannot be done.
+    Similarities of classes that post-processing is fitted on are distributed otherwise than those of new classes. Then
+    they are the pairs within folds, by fits on the other folds; all pairs where that cannot be done.
 
     Args:
         units: (Q,) that the folds divide, each a class or several.
@@ -299,7 +299,7 @@ def pairs_to_set_on(
         DataError: as of `layer_pairs`.
         NumericError: likewise.
     """
-    if search.fitted_on != search.split or not parse_chain(ranked.reduction).fits_on_train:
+    if search.fitted_on != search.split or not parse_chain(ranked.post_processing).fits_on_train:
         return layer_pairs(search, ranked, stack), ()
     if len(np.unique(units)) >= _PER_FOLD * FOLDS:
         search.require_stored(ranked)
@@ -307,7 +307,7 @@ def pairs_to_set_on(
             features, folds = search.out_of_fold(ranked, int(search.run.read().seed), units=units)
             note = f"{chosen_on_text(search.split)}: {PAIRS_WITHIN_FOLDS}"
             return replace(_pairs_of(search, ranked, features), folds=folds), (note,)
-    note = f"{ranked.reduction} was fitted on the choosing classes themselves, so their rates flatter it"
+    note = f"{ranked.post_processing} was fitted on the selection classes themselves, so their rates flatter it"
     return layer_pairs(search, ranked, stack), (note,)
 
 
@@ -490,7 +490,7 @@ def _transfer_text(thresholds: MeasuredThresholds) -> str:
         (row, row.far.low, row.far.high) for row in rows if row.far.low is not None and row.far.high is not None
     ]
     if not with_intervals:
-        return "whether the thresholds hold on other classes cannot be told from these"
+        return "whether the thresholds hold on other classes is inconclusive"
     name = chosen_on_text(thresholds.set_on.split)
     # Of the rate where it is set: where similarities tie, that is well below the asked one.
     apart = [

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from layerprobe.data import loading
 from layerprobe.data.splits import Dataset, LabelArray, Split
 from layerprobe.data.subsets import meta_classes
+from layerprobe.hooks import find_layers, measure_layers, member_hooks
 from layerprobe.losses.loss import Loss
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.recipe.validation import check_loss
 from layerprobe.system.errors import DataError
 from layerprobe.system.progress import Listener
-from layerprobe.taps import find_layers, measure_layers, member_taps
 from layerprobe.training.loop import Plan, Trainer
 from layerprobe.training.schedule import Schedule, milestones
-from layerprobe.workflow.probe.selection import ProbeRequest, select_splits, select_taps, splits_to_store
+from layerprobe.workflow.probe.selection import ProbeRequest, select_hooks, select_splits, splits_to_store
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import feature_disk
 from layerprobe.workflow.run.images import Decoding
@@ -177,8 +177,8 @@ def build(request: TrainRequest) -> Built:
     loss = from_recipe.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=num_classes).to(device)
     features: dict[str, int] = {}
     if request.probe is not None:
-        layers = select_taps(ProbeRequest(layers=request.probe), recipe, measured)
-        dims = [tap.dim for tap in member_taps(layers)]
+        layers = select_hooks(ProbeRequest(layers=request.probe), recipe, measured)
+        dims = [hook.dim for hook in member_hooks(layers)]
         splits = splits_to_store(select_splits(request.splits, dataset), dataset)
         features = {name: feature_disk(dims, len(dataset.splits[name])) for name in splits}
     return Built(loaded, dataset, _build_trainer(request, dataset, net, loss), features)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from layerprobe import store
 from layerprobe.data.splits import Dataset
+from layerprobe.hooks import Hook
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.launch import Launch
 from layerprobe.system.progress import Listener
-from layerprobe.taps import Tap
 from layerprobe.values.costs import Estimate
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe import probe as single
@@ -26,7 +26,7 @@ from layerprobe.workflow.probe.scoring import Scorer, Searches
 from layerprobe.workflow.probe.selection import select
 from layerprobe.workflow.run.experiments import require_same_images
 from layerprobe.workflow.run.features import Missing, RunFeatures, features_of
-from layerprobe.workflow.run.run_network import embedding_tap, network_facts
+from layerprobe.workflow.run.run_network import embedding_hook, network_facts
 from layerprobe.workflow.run.runs import Run, find_run, locked, named_run
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _NO_CLASSIFIER = "an ensemble has no classifier"
 class Member:
     """A run of an ensemble that is opened for probing: its embedding, stored features and extractor."""
 
-    embedding: Tap
+    embedding: Hook
     features: RunFeatures
     extractor: RunExtractor
 
@@ -73,7 +73,7 @@ class EnsembleExtractor:
 
     def images(self, missing: Missing) -> int:
         """Those of the split for every member whose embedding is not stored."""
-        if not missing.taps:
+        if not missing.hooks:
             return 0
         missing_embeddings = [member.missing(missing.epoch, missing.split) for member in self.members]
         return sum(member.extractor.images(item) for member, item in zip(self.members, missing_embeddings, strict=True))
@@ -87,18 +87,18 @@ class EnsembleExtractor:
         """Extract what members lack, then put the embeddings of all side by side."""
         import torch
 
-        (tap,) = missing.taps
+        (hook,) = missing.hooks
         with ExitStack() as stack:
             for member in self.members:
                 stack.enter_context(locked(member.features.run))
                 item = member.missing(missing.epoch, missing.split)
-                if item.taps:
+                if item.hooks:
                     member.extractor.extract(item, tell)
             rows = torch.cat([member.unit_embeddings(missing.epoch, missing.split) for member in self.members], dim=1)
-        columns = store.Columns(dims={tap.key: tap.dim}, device=str(self.opened.device), batch_size=_ROWS)
+        columns = store.Columns(dims={hook.key: hook.dim}, device=str(self.opened.device), batch_size=_ROWS)
         missing.plan.remove_stale()
         for part in missing.plan.parts:
-            batches = ({tap.key: x.numpy()} for x in rows[part.rows.start : part.rows.stop].split(_ROWS))
+            batches = ({hook.key: x.numpy()} for x in rows[part.rows.start : part.rows.stop].split(_ROWS))
             self.features.write(missing, part, columns, batches)
 
 
@@ -107,14 +107,14 @@ def prepare_ensemble(
 ) -> Probing:
     """As `probe.prepare`, of an ensemble: its one layer is the members' embeddings side by side."""
     opened = open_for_probing(run, request, dataset, listener)
-    recipe, embedding = opened.recipe, embedding_tap(opened.recipe, opened.measured)
+    recipe, embedding = opened.recipe, embedding_hook(opened.recipe, opened.measured)
     if any(name not in ("*", embedding.layer) for name in request.layers or ()):
         raise RecipeError(
             f"an ensemble has its members' embeddings alone: {embedding.layer}",
             fix=f"Probe a member for other layers: {Run(run.folder.with_name(f'{run.name}.1')).command('probe')}",
         )
-    if request.store_reduced is not None:
-        raise RecipeError("--store-reduced is for a single run", fix="Leave it out, or probe a member")
+    if request.store_post is not None:
+        raise RecipeError("--store-post is for a single run", fix="Leave it out, or probe a member")
     opened.keep_forwards()
     request = drop_accuracy(request, recipe, lambda: _NO_CLASSIFIER, listener)
     dataset = opened.dataset

@@ -177,8 +177,8 @@ def _begin(request: FrozenRequest, recipe: Recipe, files: list[WeightsFile], lis
 
 def _explain_missing_weights(net: Net, loaded: Mapping[WeightsFile, LoadedFile]) -> list[str]:
     """A line on each file without tensors of the last layers: these layers cannot be measured."""
-    from layerprobe.taps import keep_calls_without, measure_layers
-    from layerprobe.taps.hooks import plain_path
+    from layerprobe.hooks import keep_calls_without, measure_layers
+    from layerprobe.hooks.hooks import plain_path
 
     lines = []
     for file, weights in loaded.items():

@@ -21,14 +21,14 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from layerprobe.data.splits import require_retrieval
+from layerprobe.hooks import Hook, execution_order, find_layers, member_hooks, outlying_tokens, skipped_pool_lines
+from layerprobe.hooks.hooks import hook_modules, prepare_images
 from layerprobe.nets.net import Net
 from layerprobe.system.errors import RecipeError, names_of, require_type
 from layerprobe.system.memory import free_memory
 from layerprobe.system.progress import stoppable
-from layerprobe.taps import Tap, execution_order, find_layers, member_taps, outlying_tokens, skipped_pool_lines
-from layerprobe.taps.hooks import hook_modules, prepare_images
 from layerprobe.trackers.tracker import Trackers, require_trackers
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer, network_order
+from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer, network_order
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.values.scores import SPLITS, Score
 from layerprobe.workflow.probe.measures import Measures, build_measures, check_right_items
@@ -89,7 +89,7 @@ class WatchedNetwork:
         parts: path, class and shapes of the tensors of every module; the same at each epoch.
     """
 
-    members: Sequence[Tap]
+    members: Sequence[Hook]
     layer_order: Sequence[str]
     rows: Sequence[RankedLayer]
     facts: RecordedNetwork | None
@@ -364,7 +364,7 @@ class Watch:
             training.first = self._measure(training, net, training.epoch, device)
             allowed = self._share * least / (time.perf_counter() - began)
             fewer = {
-                split: images.at_most(int(0.9 * allowed * len(images.labels)))
+                split: images.max_loss(int(0.9 * allowed * len(images.labels)))
                 for split, images in training.images.items()
             }
             if allowed >= 1 or all(len(x.labels) == len(training.images[s].labels) for s, x in fewer.items()):
@@ -415,18 +415,18 @@ def find_watched_layers(
 ) -> tuple[WatchedNetwork, list[str]]:
     """The asked layers of a network that takes images (C, H, W), and notes on its classifier and their pools."""
     network = measure_network(net, shape)
-    taps = require_storable(find_layers(layers, network, pools=pools))
-    if not taps:
+    hooks = require_storable(find_layers(layers, network, pools=pools))
+    if not hooks:
         raise RecipeError("layers is empty", fix='Name some, such as layers="*"')
-    members = member_taps(taps)
+    members = member_hooks(hooks)
     notes = [
         *classifier_notes([network.net.classifier]),
         *skipped_pool_lines(layers, network, pools=pools),
         *network.unknown_pool(pools),
         *outlying_tokens(members),
     ]
-    order = execution_order([tap.layer for tap in members], network)
-    rows = network_order([RankedLayer(tap.key, NO_REDUCTION, "cosine") for tap in taps], order)
+    order = execution_order([hook.layer for hook in members], network)
+    rows = network_order([RankedLayer(hook.key, NO_POST_PROCESSING, "cosine") for hook in hooks], order)
     return WatchedNetwork(members, order, rows, network_facts(network), parts_of(net.module)), notes
 
 

@@ -73,7 +73,7 @@ class WatchedImages:
             rows = slice(start, start + self.batch_size)
             yield Batch(self.images[rows], self.labels[rows])
 
-    def at_most(self, images: int) -> WatchedImages:
+    def max_loss(self, images: int) -> WatchedImages:
         """At most so many of the images: whole classes, or some images of 10."""
         return self.of_counts(_reduce_counts(Counter(self.labels.tolist()), images))
 

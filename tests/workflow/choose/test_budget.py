@@ -11,12 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from layerprobe import choose
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.choice import Choice, advice_text
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.workflow.choose.choose import _keep_within
-from layerprobe.workflow.choose.choosing import Candidates
+from layerprobe.workflow.choose.choose_among import Candidates
 from layerprobe.workflow.choose.refits import _within_budget
 from layerprobe.workflow.choose.request import ChooseRequest
 from tests.workflow.choose.test_learned_maps import LABELS, SPLITS, noisy
@@ -25,35 +25,35 @@ Array = NDArray[Any]
 RAW = RankedLayer(LayerKey("a", "none"), "none", "cosine")
 
 
-def reductions(budget: int, dim: int, reduction: str) -> list[str]:
-    return [x.reduction for x in _within_budget(replace(RAW, reduction=reduction), dim, budget)]
+def post_processings(budget: int, dim: int, post_processing: str) -> list[str]:
+    return [x.post_processing for x in _within_budget(replace(RAW, post_processing=post_processing), dim, budget)]
 
 
 def test_a_budget_buys_numbers_of_each_kind() -> None:
     # 128 bytes: 32 float32, 64 float16, 128 int8, 1,024 bits
-    assert reductions(128, 2048, "l2+whiten:128:0.5+l2") == [
+    assert post_processings(128, 2048, "l2+whiten:128:0.5+l2") == [
         "l2+whiten:32:0.5+l2", "l2+whiten:64:0.5+l2+float16", "l2+whiten:128:0.5+int8", "l2+whiten:1024:0.5+binary",
     ]  # fmt: skip
-    assert reductions(128, 48, "l2+lwhiten:48:lw+l2") == [
+    assert post_processings(128, 48, "l2+lwhiten:48:lw+l2") == [
         "l2+lwhiten:32:lw+l2", "l2+lwhiten:48:lw+l2+float16", "l2+lwhiten:48:lw+int8", "l2+lwhiten:48:lw+binary",
     ]  # fmt: skip
 
 
 def test_no_map_has_more_dimensions_than_the_rank_of_what_it_is_fitted_on() -> None:
-    # half-whitening of 2,048 dimensions to 20: the features have rank 20
-    assert reductions(128, 2048, "l2+whiten:20:0.5+l2") == [
+    # partial whitening of 2,048 dimensions to 20: the features have rank 20
+    assert post_processings(128, 2048, "l2+whiten:20:0.5+l2") == [
         "l2+whiten:20:0.5+l2", "l2+whiten:20:0.5+l2+float16", "l2+whiten:20:0.5+int8", "l2+whiten:20:0.5+binary",
     ]  # fmt: skip
 
 
 def test_a_layer_as_it_is_takes_the_codes_that_fit() -> None:
-    assert reductions(128, 64, "none") == ["l2+float16", "int8", "layernorm+binary"]
-    assert reductions(128, 128, "none") == ["int8", "layernorm+binary"]
-    assert reductions(128, 1025, "none") == []
+    assert post_processings(128, 64, "none") == ["l2+float16", "int8", "layernorm+binary"]
+    assert post_processings(128, 128, "none") == ["int8", "layernorm+binary"]
+    assert post_processings(128, 1025, "none") == []
 
 
 def test_too_few_bytes_for_a_number_of_a_kind_leave_it_out() -> None:
-    assert reductions(1, 64, "l2+whiten:64:0.5+l2") == ["l2+whiten:1:0.5+int8", "l2+whiten:8:0.5+binary"]
+    assert post_processings(1, 64, "l2+whiten:64:0.5+l2") == ["l2+whiten:1:0.5+int8", "l2+whiten:8:0.5+binary"]
 
 
 @pytest.mark.parametrize("seen", [False, True], ids=["within folds", "cross-fitted"])
@@ -79,8 +79,8 @@ def test_an_embedding_of_more_bytes_is_not_selected() -> None:
     choice = embedding_is_best()
     assert choice.embedding is not None
     assert choice.advice == "keep"
-    assert choice.ship == choice.preferred != choice.embedding.layer
-    assert choice.ship.bytes_per_image == 1
+    assert choice.selected == choice.preferred != choice.embedding.layer
+    assert choice.selected.bytes_per_image == 1
 
 
 def test_the_text_compares_with_the_embedding_of_more_bytes() -> None:
@@ -96,7 +96,5 @@ def test_without_a_candidate_that_fits_the_smallest_is_named() -> None:
         ChooseRequest(budget=0)
     candidate: Any = type("Sized", (), {"layer": replace(late, bytes_per_image=64)})
     everything = Candidates([candidate], "test", 10, 10)
-    with pytest.raises(
-        RecipeError, match=r"budget 32: every candidate takes more bytes an image, 64 at least.*--reduce"
-    ):
+    with pytest.raises(RecipeError, match=r"budget 32: every candidate takes more bytes an image, 64 at least.*--post"):
         _keep_within(32, everything, [])

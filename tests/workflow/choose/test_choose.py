@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.values.choice import Choice, Price, TruncationSavings
+from layerprobe.values.choice import Choice, ImageCost, TruncationSavings
 from layerprobe.values.layers import LayerKey, spoken_name
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.workflow.choose.choose import choose_runs, cut_after
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
-from tests.workflow.choosing_runs import C1, C2, FC6, FIRST, hits, labels_of, write_run
 from tests.workflow.conftest import Silent
+from tests.workflow.selection_runs import C1, C2, FC6, FIRST, hits, labels_of, write_run
 from tests.workflow.stored_ranks import ranked
 
 GOOD, FAIR, POOR = hits(*[4] * 20), hits(*[3] * 20), hits(*[1] * 20)  # 100 %, 75 % and 25 %
@@ -62,7 +62,12 @@ def chosen(*runs: Run, epochs: str = "all", within: float = 1.0) -> Choice:
 
 def test_the_best_on_validation_is_chosen_and_told_on_test(tmp_path: Path) -> None:
     found = chosen(write_run(tmp_path, "a", HELD_OUT))
-    assert (found.ship.layer, found.ship.epoch, found.ship.dim, found.ship.bytes_per_image) == ("c2", 2, 3, 12)
+    assert (found.selected.layer, found.selected.epoch, found.selected.dim, found.selected.bytes_per_image) == (
+        "c2",
+        2,
+        3,
+        12,
+    )
     assert found.test is not None
     assert found.best_on_test is not None
     assert (found.chosen.split, found.chosen.value, found.test.value, found.test.split) == (
@@ -72,7 +77,7 @@ def test_the_best_on_validation_is_chosen_and_told_on_test(tmp_path: Path) -> No
         "test",
     )
     assert (found.best_on_test.ranked.layer.layer, found.best_on_test.value, found.regret) == ("c1", 1, 0.25)
-    assert (found.run, found.settled, dict(found.shares)) == ("a", True, {"c2@max": 1.0})
+    assert (found.run, found.conclusive, dict(found.shares)) == ("a", True, {"c2@max": 1.0})
 
 
 def test_identical_images_are_told_with_the_value_of_the_layer_that_is_chosen(tmp_path: Path) -> None:
@@ -85,7 +90,7 @@ def test_identical_images_are_told_with_the_value_of_the_layer_that_is_chosen(tm
 def test_points_that_do_not_matter_take_no_cheaper_layer_of_a_lower_mean(tmp_path: Path) -> None:
     near = hits(*[4, 3] * 10)  # 12.5 points below c2
     run = write_run(tmp_path, "a", {"validation": {C1: near, C2: GOOD}, "test": {C1: FAIR, C2: FAIR}})
-    assert [chosen(run, within=within).ship.layer for within in (1, 26)] == ["c2", "c2"]
+    assert [chosen(run, within=within).selected.layer for within in (1, 26)] == ["c2", "c2"]
 
 
 def test_of_layers_alike_in_recall_the_raw_one_is_preferred_where_their_features_are_gone(tmp_path: Path) -> None:
@@ -107,8 +112,8 @@ def test_bounds_are_for_the_gallery_of_test(classes: int, grows: bool, tmp_path:
     odds, halved = misses / (1 - misses), misses / 2 / (1 - misses / 2)
     odds *= (odds / halved) ** np.log2(19 / (classes - 1))
     growth = odds / (1 + odds) ** 2 / (misses * (1 - misses))
-    assert here.at_most is not None
-    assert found.at_most == pytest.approx(growth * here.at_most)
+    assert here.max_loss is not None
+    assert found.max_loss == pytest.approx(growth * here.max_loss)
     assert (found.gallery_classes, here.gallery_classes) == (20, classes)
     assert (growth > 1 + 1e-9) == grows
 
@@ -140,7 +145,7 @@ def test_epoch_0_of_what_starts_untrained_is_chosen_on_train(tmp_path: Path) -> 
     layers = {"train": {C1: FAIR, C2: GOOD}, "test": {C1: FAIR, C2: POOR}}
     run = write_run(tmp_path, "a", layers, epochs=(0, 2))
     found = chosen(run, epochs="0")
-    assert (found.ship.layer, found.ship.epoch, found.chosen.split) == ("c2", 0, "train")
+    assert (found.selected.layer, found.selected.epoch, found.chosen.split) == ("c2", 0, "train")
 
 
 def test_what_has_seen_its_training_classes_is_cross_fitted_on_test(tmp_path: Path) -> None:
@@ -153,11 +158,11 @@ def test_what_has_seen_its_training_classes_is_cross_fitted_on_test(tmp_path: Pa
     assert f"to choose without the test classes, {how}" in found.notes
 
 
-def test_reductions_that_were_fitted_on_training_classes_search_the_whole_test_gallery(tmp_path: Path) -> None:
-    whitened = replace(C1, reduction="l2+whiten:2:0.5+l2")
+def test_post_processing_that_were_fitted_on_training_classes_search_the_whole_test_gallery(tmp_path: Path) -> None:
+    whitened = replace(C1, post_processing="l2+whiten:2:0.5+l2")
     ranked_on = {"train": {C1: GOOD, whitened: GOOD}, "test": {C1: POOR, whitened: GOOD}}
     found = chosen(write_run(tmp_path, "a", ranked_on))
-    assert found.preferred.reduction == whitened.reduction
+    assert found.preferred.post_processing == whitened.post_processing
     assert found.preferred_test is not None
     assert (found.preferred_test.value, found.basis[:12]) == (1, "cross-fitted")
     assert "every fold searches the whole gallery" in found.notes
@@ -175,10 +180,10 @@ def test_training_classes_alone_are_not_chosen_on_once_seen(tmp_path: Path) -> N
     [
         (("train", "validation", "test"), {"weights": "ckpt/own.pth"}, {}, "own.pth was not trained on the 20 valid"),
         (("test",), {"weights": "own.pth"}, {"train_classes": 0}, "own.pth was not trained on the 20 test classes"),
-        (("train", "test"), {"weights": "own.pth"}, {"seen": False}, "own.pth was not trained on the 20 choosing and"),
+        (("train", "test"), {"weights": "own.pth"}, {"seen": False}, "own.pth was not trained on the 20 selection and"),
         (("train", "test"), {"weights": "own.pth"}, {}, "own.pth was not trained on the 20 test classes"),
         (("train", "test"), {"weights": "run:b"}, {}, "run:b was not trained on the 20 test classes"),
-        (("train", "test"), {"name": "python:mine.py:f"}, {}, "python:mine.py:f was not trained on the 20 choosing"),
+        (("train", "test"), {"name": "python:mine.py:f"}, {}, "python:mine.py:f was not trained on the 20 selection"),
         (("train", "test"), {"name": "timm:x", "weights": "model"}, {}, None),
     ],
 )
@@ -201,7 +206,7 @@ def test_without_training_classes_the_choice_is_cross_fitted(tmp_path: Path) -> 
     run = write_run(tmp_path, "a", {"test": {C1: POOR, C2: GOOD}}, epochs=(0,))
     found = chosen(run)
     assert found.test is not None
-    assert (found.ship.layer, found.chosen.split, found.test.value) == ("c2", "test", 1)
+    assert (found.selected.layer, found.chosen.split, found.test.value) == ("c2", "test", 1)
     assert "cross-fitted, 5 folds" in found.chosen.notes
     assert "every fold searches the whole gallery" in found.notes
 
@@ -214,7 +219,7 @@ def test_trainings_of_one_experiment_are_one_candidate_by_their_mean(tmp_path: P
     ]
     found = chosen(*runs)
     assert (found.run, found.chosen.value, found.chosen.seed, found.chosen.n) == ("e", 0.75, None, 2)
-    assert (found.ship.layer, found.regret) == ("c2", 0)
+    assert (found.selected.layer, found.regret) == ("c2", 0)
     assert "experiment e: mean of a, b" in found.notes
 
 
@@ -232,7 +237,7 @@ def test_each_class_is_judged_by_the_run_that_held_it_out(tmp_path: Path) -> Non
     ]
     found = chosen(*folds)
     assert (found.classes, found.candidates) == (20, 2)
-    assert (found.ship.layer, found.chosen.value) == ("c1", 1)
+    assert (found.selected.layer, found.chosen.value) == ("c1", 1)
     assert "each class is scored by the runs that held it out" in found.notes
     alone = "missing of 2 folds: 1; name their runs to choose on every class"
     assert alone in chosen(folds[0]).notes
@@ -276,7 +281,7 @@ def test_runs_that_choose_on_other_classes_are_refused(
 
 def test_what_is_not_ranked_on_test_is_no_candidate_and_named(tmp_path: Path) -> None:
     found = chosen(write_run(tmp_path, "a", {"validation": {C1: FAIR, C2: GOOD}, "test": {C1: FAIR}}))
-    assert found.ship.layer == "c1"
+    assert found.selected.layer == "c1"
     assert "skipped: ranked on validation but not on test in a: c2@max" in found.notes
 
 
@@ -286,7 +291,7 @@ def test_a_layer_that_has_collapsed_is_named_and_not_shipped(tmp_path: Path) -> 
     layers = {split: {C1: GOOD, C2: GOOD} for split in ("validation", "test")}
     run = write_run(tmp_path, "one", layers, features=dict.fromkeys(layers, features))
     choice = chosen(run)
-    assert choice.ship.layer == "c2"
+    assert choice.selected.layer == "c2"
     assert "skipped: one#2:c1@max: collapsed to one vector" in choice.notes
     dead = write_run(tmp_path, "two", {split: {C1: GOOD} for split in layers}, features=dict.fromkeys(layers, features))
     with pytest.raises(DataError, match="no layer can be chosen: skipped: two#2:c1@max: collapsed to one vector"):
@@ -299,7 +304,7 @@ def test_permuted_labels_of_the_validation_classes_leave_no_layer_above_chance(t
     features = {split: {"c1@max": centres[:, :2], "c2@max": centres} for split in ("validation", "test")}
     permuted = features | {"validation": {name: rng.permutation(of) for name, of in features["validation"].items()}}
     layers = {split: {C1: GOOD, C2: GOOD} for split in features}
-    assert chosen(write_run(tmp_path, "a", layers, features=features)).ship.layer in ("c1", "c2")
+    assert chosen(write_run(tmp_path, "a", layers, features=features)).selected.layer in ("c1", "c2")
     with pytest.raises(DataError, match="no layer is above chance on the 20 validation classes: c1@max, c2@max"):
         chosen(write_run(tmp_path, "b", layers, features=permuted))
 
@@ -318,7 +323,7 @@ def test_the_embedding_at_the_shipped_epoch_is_compared_though_it_is_no_candidat
     layers = {"validation": {C1: FAIR, FC6: GOOD}, "test": {C1: GOOD, FC6: FAIR}}
     run = write_run(tmp_path, "a", layers, epochs=(1, 2), network=network_of("fc6"))
     found = choose_runs([run], ChooseRequest("1", device="cpu", layers=("c1",)), Silent())
-    assert (found.ship.name, found.ship.epoch, found.candidates) == ("c1@max", 1, 1)
+    assert (found.selected.name, found.selected.epoch, found.candidates) == ("c1@max", 1, 1)
     assert found.embedding is not None
     assert found.embedding.alike is not None
     assert (found.embedding.layer.epoch, found.embedding.alike.epoch) == (2, 1)
@@ -329,7 +334,7 @@ def test_the_embedding_at_the_shipped_epoch_is_compared_though_it_is_no_candidat
 def test_the_candidates_can_be_restricted_but_not_the_embedding(tmp_path: Path) -> None:
     run = write_run(tmp_path, "a", HELD_OUT, network=network_of("fc6"))
     found = choose_runs([run], ChooseRequest(device="cpu", layers=("c1",)), Silent())
-    assert (found.ship.layer, found.candidates) == ("c1", 1)
+    assert (found.selected.layer, found.candidates) == ("c1", 1)
     assert found.embedding is not None
     assert found.embedding.layer.name == "fc6"
     with pytest.raises(UnknownNameError, match="unknown candidate of a 'c9'"):
@@ -339,7 +344,7 @@ def test_the_candidates_can_be_restricted_but_not_the_embedding(tmp_path: Path) 
 def test_a_concatenation_that_is_named_is_a_candidate(tmp_path: Path) -> None:
     named = ChooseRequest(device="cpu", layers=("c*", "c1+c2@max"))
     found = choose_runs([run_with_two_halves(tmp_path)], named, Silent())
-    assert (found.ship.layer, found.ship.pool, found.ship.dim, found.candidates) == (
+    assert (found.selected.layer, found.selected.pool, found.selected.dim, found.candidates) == (
         "c1+c2",
         "max",
         8,
@@ -364,12 +369,12 @@ def test_ranks_whose_scores_are_gone_hold_no_longer(tmp_path: Path) -> None:
     run = write_run(tmp_path, "a", HELD_OUT)
     lines = run.scores_file.read_text().splitlines(keepends=True)
     run.scores_file.write_text("".join(line for line in lines if ",c2," not in line))
-    assert chosen(run).ship.layer == "fc6"
+    assert chosen(run).selected.layer == "fc6"
 
 
 def test_without_test_classes_the_choice_stands_alone(tmp_path: Path) -> None:
     found = chosen(write_run(tmp_path, "a", {"validation": HELD_OUT["validation"]}))
-    assert (found.ship.layer, found.test, found.best_on_test, found.regret, found.optimism) == ("c2", *[None] * 4)
+    assert (found.selected.layer, found.test, found.best_on_test, found.regret, found.optimism) == ("c2", *[None] * 4)
 
 
 def test_a_split_without_ranks_is_told_with_the_command_that_makes_them(tmp_path: Path) -> None:
@@ -405,14 +410,14 @@ def test_of_two_layers_that_rank_alike_the_earlier_in_the_network_is_chosen(tmp_
         for name, layer in (("late", C2), ("early", C1))
     )
     found = chosen(late, early)
-    assert (found.run, found.ship.layer, found.candidates) == ("early", "c1", 1)
+    assert (found.run, found.selected.layer, found.candidates) == ("early", "c1", 1)
 
 
 def test_what_comes_after_the_selected_layer_is_not_paid_for(tmp_path: Path) -> None:
     network = network_of("fc6") | {"cuts": {"c1": [0.5, 0.25], "c2": [0.25, 0.125], "fc6": [0.0, 0.0]}}
     found = chosen(write_run(tmp_path, "a", {split: {C1: GOOD} for split in HELD_OUT}, network=network))
     assert found.cut == TruncationSavings(0.5, 0.25)
-    assert found.price == found.preferred_price == Price(8, 0.75)
+    assert found.cost == found.preferred_cost == ImageCost(8, 0.75)
 
 
 CUTS = {"a": [0.5, 0.25], "b": [0.125, None]}

@@ -45,7 +45,7 @@ def unit(values: Array) -> Array:
     return made
 
 
-def half_whitened(values: Array, fitted_on: Array) -> Array:
+def partially_whitened(values: Array, fitted_on: Array) -> Array:
     """scikit-learn's PCA, each axis divided by the fourth root of its variance."""
     pca = PCA(svd_solver="full").fit(unit(fitted_on.astype(float)))
     return unit(pca.transform(unit(values.astype(float))) / pca.explained_variance_**0.25)
@@ -68,25 +68,26 @@ def hits(values: Array, labels: Array) -> Array:
 
 
 def preferred_of(choice: Choice) -> tuple[bool, float | None]:
-    """Whether half-whitening is preferred, and the value of what is preferred on test."""
+    """Whether partial whitening is preferred, and the value of what is preferred on test."""
     assert choice.preferred_test is not None
-    return choice.preferred.reduction != "none", choice.preferred_test.value
+    return choice.preferred.post_processing != "none", choice.preferred_test.value
 
 
 def assert_measured(choice: Choice, raw: Array, white: Array) -> None:
-    """The hits of a single layer, raw and half-whitened, on the classes that are chosen on, are those that were used.
+    """The hits of a single layer, raw and partially whitened, on the classes that are chosen on, are those that were
+    used.
 
     The raw one is the embedding; where it is kept, the lead has the other.
     """
     both = [raw.mean(), white.mean()]
-    is_white = choice.preferred.reduction != "none"
-    assert choice.chosen.value == both[choice.ship.reduction != "none"]
+    is_white = choice.preferred.post_processing != "none"
+    assert choice.chosen.value == both[choice.selected.post_processing != "none"]
     assert choice.lead is not None
     assert choice.lead.difference == pytest.approx(both[is_white] - both[not is_white])
 
 
 def leads(white: Array, raw: Array, labels: Array) -> bool:
-    """Whether half-whitening is preferred: by more than half a standard error over classes of equal size."""
+    """Whether partial whitening is preferred: by more than half a standard error over classes of equal size."""
     gains = np.array([white[labels == label].mean() - raw[labels == label].mean() for label in np.unique(labels)])
     return bool(gains.mean() > 0.5 * gains.std(ddof=1) / np.sqrt(len(gains)))
 
@@ -97,7 +98,7 @@ def test_a_fold_is_judged_by_what_was_chosen_and_fitted_on_the_others() -> None:
     choice = choose({"b": layers["b"]}, labels)
     folds = folds_of(labels)[labels]
     raw = hits_within(folds, lambda _: layers["b"], labels)
-    white = hits_within(folds, lambda fold: half_whitened(layers["b"], layers["b"][folds != fold]), labels)
+    white = hits_within(folds, lambda fold: partially_whitened(layers["b"], layers["b"][folds != fold]), labels)
     judged = raw.copy()
     for fold in range(5):
         others = folds != fold
@@ -118,7 +119,7 @@ def test_validation_classes_choose_by_what_is_fitted_on_training_classes() -> No
     found = {}
     for name in ("validation", "test"):
         some = layers["b"][rows[name]]
-        white = half_whitened(some, layers["b"][rows["train"]])
+        white = partially_whitened(some, layers["b"][rows["train"]])
         found[name] = [hits(each, labels[rows[name]]) for each in (some, white)]
     raw, white = found["validation"]
     best = leads(white, raw, labels[rows["validation"]])
@@ -138,8 +139,8 @@ def test_training_classes_choose_out_of_fold_and_test_is_fitted_on_all_of_them()
     choice = choose({"b": layers["b"]}, labels, splits=splits, seen=False)
     some, folds = layers["b"][train], folds_of(labels[train])[labels[train]]
     raw = hits_within(folds, lambda _: some, labels[train])
-    white = hits_within(folds, lambda fold: half_whitened(some, some[folds != fold]), labels[train])
-    tested = [layers["b"][test], half_whitened(layers["b"][test], layers["b"][train])]
+    white = hits_within(folds, lambda fold: partially_whitened(some, some[folds != fold]), labels[train])
+    tested = [layers["b"][test], partially_whitened(layers["b"][test], layers["b"][train])]
     found = [hits(each, labels[test]).mean() for each in tested]
     best = leads(white, raw, labels[train])
     assert choice.chosen.split == "train"
@@ -147,8 +148,8 @@ def test_training_classes_choose_out_of_fold_and_test_is_fitted_on_all_of_them()
     assert_measured(choice, raw, white)
     assert choice.best_on_test is not None
     assert choice.best_on_test.value == max(found)
-    assert any("not trained on the 20 choosing and 20 test classes" in note for note in choice.notes)
-    assert f"choosing classes: {WITHIN_FOLDS}" in choice.notes
+    assert any("not trained on the 20 selection and 20 test classes" in note for note in choice.notes)
+    assert f"selection classes: {WITHIN_FOLDS}" in choice.notes
 
 
 @pytest.mark.usefixtures("without_learned_maps")
@@ -159,7 +160,7 @@ def test_classes_that_may_have_been_seen_do_not_choose_but_fit_what_test_chooses
     choice = choose({"b": layers["b"]}, labels, splits=splits)
     some, folds = layers["b"][test], folds_of(labels[test])[labels[test] - 20]
     raw = hits(some, labels[test])
-    white = hits(half_whitened(some, layers["b"][train]), labels[test])
+    white = hits(partially_whitened(some, layers["b"][train]), labels[test])
     judged = raw.copy()
     for fold in range(5):
         others = folds != fold
@@ -179,8 +180,8 @@ def test_a_layer_that_knows_the_training_classes_by_heart_is_chosen_only_as_unse
     classes = rng.normal(size=(40, 16))[labels]
     noise = rng.normal(size=classes.shape)
     layers = {"early": classes + noise, "late": classes + noise * np.where(splits == "train", 0.1, 3)[:, None]}
-    assert choose(layers, labels, splits=splits).ship.layer == "early"
-    assert choose(layers, labels, splits=splits, seen=False).ship.layer == "late"
+    assert choose(layers, labels, splits=splits).selected.layer == "early"
+    assert choose(layers, labels, splits=splits, seen=False).selected.layer == "late"
 
 
 def test_training_rows_alone_are_refused_where_they_may_have_been_seen(tmp_path: Path) -> None:
@@ -189,7 +190,7 @@ def test_training_rows_alone_are_refused_where_they_may_have_been_seen(tmp_path:
     np.savez(tmp_path / "f.npz", b=layers["b"], labels=labels, split=splits)
     with pytest.raises(RecipeError, match=r"f.npz: all are train rows, .* leave the splits out"):
         choose_file(read_user_features(tmp_path / "f.npz"))
-    assert choose({"b": layers["b"]}, labels, splits=splits, seen=False).ship.layer == "b"
+    assert choose({"b": layers["b"]}, labels, splits=splits, seen=False).selected.layer == "b"
 
 
 def test_nothing_of_the_test_rows_changes_the_choice() -> None:
@@ -197,7 +198,7 @@ def test_nothing_of_the_test_rows_changes_the_choice() -> None:
     splits = np.array(["train", "test"])[labels // 20]
     others = {name: np.where(splits[:, None] == "test", values[::-1], values) for name, values in layers.items()}
     first, second = (choose(given, labels, splits=splits, seen=False) for given in (layers, others))
-    assert (first.chosen, first.ship, first.shares) == (second.chosen, second.ship, second.shares)
+    assert (first.chosen, first.selected, first.shares) == (second.chosen, second.selected, second.shares)
     assert first.test != second.test
 
 
@@ -248,7 +249,7 @@ def test_a_score_of_the_whole_gallery_says_nothing_of_folds(splits: tuple[str, s
     [
         (None, True, "40 test"),
         (("train", "test"), True, "20 test"),
-        (("train", "test"), False, "20 choosing and 20 test"),
+        (("train", "test"), False, "20 selection and 20 test"),
         (("validation", "test"), True, "20 validation and 20 test"),
     ],
 )
@@ -288,9 +289,9 @@ def test_another_metric_decides() -> None:
     splits = np.array(["train", "test"])[labels // 20]
     choice = choose(layers, labels, splits=splits, metric="MAP@R", within=100)
     assert choice.chosen.metric == "MAP@R"
-    values, own = unit(layers[choice.ship.layer][splits == "test"].astype(float)), labels[splits == "test"]
-    if choice.ship.reduction != "none":
-        values = half_whitened(values, layers[choice.ship.layer][splits == "train"])
+    values, own = unit(layers[choice.selected.layer][splits == "test"].astype(float)), labels[splits == "test"]
+    if choice.selected.post_processing != "none":
+        values = partially_whitened(values, layers[choice.selected.layer][splits == "train"])
     expected = []
     for row, query in enumerate(values):
         others = np.arange(len(own)) != row
@@ -319,7 +320,7 @@ def test_items_of_one_class_and_group_are_taken_out(tmp_path: Path) -> None:
     folds = folds_of(labels)[labels]
     out = (groups[:, None] == groups) & (labels[:, None] == labels) | (folds[:, None] != folds)
     expected = (labels[np.where(out, np.inf, distances).argmin(1)] == labels).mean()
-    assert choice.ship.reduction == "none"
+    assert choice.selected.post_processing == "none"
     assert choice.chosen.value == expected
 
 
@@ -339,13 +340,15 @@ def test_texts_name_classes_and_splits_as_numbers_do(tmp_path: Path) -> None:
     splits = np.array(["train", "test"])[labels // 20]
     texts = np.char.add("class ", labels.astype(str))
     np.savez(tmp_path / "f.npz", a=layers["a"], b=layers["b"], c=layers["c"], labels=texts, split=splits)
-    assert choose_file(read_user_features(tmp_path / "f.npz")).ship == choose(layers, labels, splits=splits).ship
+    assert (
+        choose_file(read_user_features(tmp_path / "f.npz")).selected == choose(layers, labels, splits=splits).selected
+    )
 
 
-def test_constant_features_have_no_half_whitening() -> None:
+def test_constant_features_have_no_partial_whitening() -> None:
     layers, labels = some_layers()
     choice = choose({"b": layers["b"], "dead": np.ones((len(labels), 4), np.float32)}, labels)
-    assert choice.ship.layer == "b"
+    assert choice.selected.layer == "b"
 
 
 def pairs_of_two_classes() -> tuple[Array, Array]:
@@ -361,7 +364,7 @@ def test_a_layer_of_one_vector_is_named_and_not_shipped_where_it_would_be_the_be
     collapsed = {"dead": np.ones((60, 4)), "zero": np.zeros((60, 3)), "single": lengths, "scaled": lengths * wrong[:1]}
     layers, _ = some_layers(20, 3)
     choice = choose({**collapsed, "right": layers["b"][np.argsort(np.argsort(labels, kind="stable"))]}, labels)
-    assert choice.ship.layer == "right"
+    assert choice.selected.layer == "right"
     assert not any(name in candidate for name in collapsed for candidate in choice.shares)
     assert "skipped: collapsed to one vector: dead, zero, single, scaled" in choice.notes
 
@@ -420,12 +423,12 @@ def test_identical_rows_are_told_with_their_effect() -> None:
     choice = choose(layers, labels[rows], splits=splits[rows], layers=["b"])
     test = np.flatnonzero(splits[rows] == "test")
     identical = np.isin(test, [41, 77, 100, 101])
-    values = layers[choice.ship.layer][test]
-    if choice.ship.reduction != "none":
-        values = half_whitened(values, layers[choice.ship.layer][splits[rows] == "validation"])
+    values = layers[choice.selected.layer][test]
+    if choice.selected.post_processing != "none":
+        values = partially_whitened(values, layers[choice.selected.layer][splits[rows] == "validation"])
     others = 100 * hits(values, labels[rows][test])[~identical].mean()
     line = "test: 4 of 62 queries have an identical row in what they search; without those R@1 of "
-    assert f"{line}{spoken_name(choice.ship.ranked)} is {others:.1f} %" in choice.notes
+    assert f"{line}{spoken_name(choice.selected.ranked)} is {others:.1f} %" in choice.notes
     # A row that is equal in one layer alone is another image.
     layers["a"] = layers["a"] + np.where(np.arange(102)[:, None] >= 100, np.float32(1e-3), 0)
     assert not any("identical" in note for note in choose(layers, labels[rows], splits=splits[rows]).notes)
@@ -436,7 +439,7 @@ def test_recall_in_fifths_without_identical_rows_is_labelled() -> None:
     rows = np.r_[np.arange(100), 41]
     choice = choose({name: values[rows] for name, values in layers.items()}, labels[rows])
     (line,) = (note for note in choice.notes if "identical" in note)
-    assert f"R@1 of {spoken_name(choice.ship.ranked)}, in fifths of the classes, is " in line
+    assert f"R@1 of {spoken_name(choice.selected.ranked)}, in fifths of the classes, is " in line
 
 
 def test_rows_that_groups_take_out_are_not_identical_to_what_is_searched() -> None:
@@ -474,8 +477,8 @@ def test_clusters_are_the_units_of_intervals_and_folds() -> None:
 def test_clusters_of_single_classes_choose_as_classes_do() -> None:
     layers, labels, _ = clustered()
     of_classes, of_clusters = choose(layers, labels), choose(layers, labels, clusters=labels)
-    assert (of_clusters.ship, of_clusters.gain, of_clusters.at_most) == (
-        of_classes.ship, of_classes.gain, of_classes.at_most,
+    assert (of_clusters.selected, of_clusters.gain, of_clusters.max_loss) == (
+        of_classes.selected, of_classes.gain, of_classes.max_loss,
     )  # fmt: skip
 
 

@@ -17,8 +17,8 @@ from layerprobe.workflow.probe.probed_run import RunExtractor
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_choice import stored_choice
 from layerprobe.workflow.train.frozen_request import FrozenRequest
-from tests.workflow.choosing_runs import C1, C2, hits, write_run
 from tests.workflow.conftest import Silent
+from tests.workflow.selection_runs import C1, C2, hits, write_run
 
 CODE = """
 from torch import nn

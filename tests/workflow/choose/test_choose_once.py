@@ -30,14 +30,14 @@ from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_choice import RULE, stored_choice
 from layerprobe.workflow.train.frozen import frozen_run
 from layerprobe.workflow.train.frozen_request import FrozenRequest
-from tests.workflow.choosing_runs import C1, C2, FC6, hits, write_run
 from tests.workflow.conftest import Silent
+from tests.workflow.selection_runs import C1, C2, FC6, hits, write_run
 
 GOOD, FAIR, POOR = hits(*[4] * 20), hits(*[3] * 20), hits(*[1] * 20)
 HELD_OUT = {"validation": {C1: FAIR, C2: GOOD, FC6: POOR}, "test": {C1: GOOD, C2: FAIR, FC6: POOR}}
 REQUEST = ChooseRequest(device="cpu")
 CLASSES = 12
-WHITE = replace(C1, reduction="l2+whiten:9:0.5+l2")
+WHITE = replace(C1, post_processing="l2+whiten:9:0.5+l2")
 AGAIN = "the stored choice, as what it rests on has not changed"
 
 
@@ -48,7 +48,7 @@ def held(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def folded(tmp_path: Path) -> Run:
-    """A run that is chosen on test, where half-whitening within folds is better than the stored layer."""
+    """A run that is chosen on test, where partial whitening within folds is better than the stored layer."""
     rng, classes = np.random.default_rng(0), np.repeat(np.arange(CLASSES), 4)
     noise = rng.standard_normal((len(classes), 9)) * [5, 5, 5, 1, 1, 1, 1, 1, 1]
     features = {"test": {"c1@max": (2 * rng.standard_normal((CLASSES, 9))[classes] + noise).astype(np.float32)}}
@@ -98,7 +98,7 @@ def test_a_stale_choice_is_made_anew_and_the_reason_is_said(held: Run) -> None:
     scores = [score for score in held.scores() if score.ranked != C2]
     ScoreTable(scores, stored=[]).write(held.scores_file)
     listener = Silent()
-    assert choose_once([held], REQUEST, listener).ship.layer == "c1" == kept(held).ship.layer
+    assert choose_once([held], REQUEST, listener).selected.layer == "c1" == kept(held).selected.layer
     assert listener.heard == ["a: the stored choice no longer holds: its layers have other scores on test now"]
 
 
@@ -131,13 +131,13 @@ def test_where_it_cannot_be_stored_a_choice_is_made_all_the_same(held: Run) -> N
     assert unwritable == f"{held.choice_file}: the choice could not be stored (Is a directory)"
 
 
-def test_half_whitened_candidates_stay_in_the_next_choice(folded: Run) -> None:
+def test_partially_whitened_candidates_stay_in_the_next_choice(folded: Run) -> None:
     first = choose_once([folded], REQUEST, Silent(), [WHITE])
-    assert first.ship.name == str(WHITE)
+    assert first.selected.name == str(WHITE)
     assert choose_once([folded], REQUEST, Silent()) == first
 
 
-def test_half_whitened_candidates_stay_in_a_choice_by_another_request(folded: Run) -> None:
+def test_partially_whitened_candidates_stay_in_a_choice_by_another_request(folded: Run) -> None:
     choose_once([folded], REQUEST, Silent(), [WHITE])
     asked, listener = ChooseRequest(within=0, device="cpu"), Silent()
     again = choose_once([folded], asked, listener)
@@ -145,12 +145,12 @@ def test_half_whitened_candidates_stay_in_a_choice_by_another_request(folded: Ru
     assert listener.heard == [f"a: replaces the stored choice of {WHITE}, made with --within 1"]
 
 
-def test_half_whitened_candidates_that_are_none_any_more_are_told(folded: Run) -> None:
+def test_partially_whitened_candidates_that_are_none_any_more_are_told(folded: Run) -> None:
     choose_once([folded], REQUEST, Silent(), [WHITE])
     folded.feature_file(0, "test").rename(folded.feature_file(0, "train"))  # dimensions are read from any file
     listener = Silent()
     found = choose_once([folded], ChooseRequest(within=0, device="cpu"), listener)
-    assert found.ship.reduction == "none"
+    assert found.selected.post_processing == "none"
     told, replaced = listener.heard
     assert told.startswith("a: whitened layers were candidates of the stored choice, and are not now: ")
     assert replaced == f"a: replaces the stored choice of {WHITE}, made with --within 1, whitened layers"
@@ -178,7 +178,7 @@ def test_the_file_names_rule_request_runs_and_candidate(held: Run) -> None:
     values = json.loads(held.choice_file.read_text())
     request = {"epochs": "all", "within": 1, "layers": [], "metric": "R@1", "cluster": None, "budget": None}
     assert values["request"] == request
-    assert (values["rule"], list(values["states"]), values["choice"]["ship"]["layer"]) == (RULE, ["a"], "c2")
+    assert (values["rule"], list(values["states"]), values["choice"]["selected"]["layer"]) == (RULE, ["a"], "c2")
 
 
 CODE = """
@@ -200,9 +200,11 @@ def asked(images: Path, tmp_path: Path) -> FrozenRequest:
 def test_a_model_is_measured_and_chosen_in_one_call_and_measured_once(asked: FrozenRequest) -> None:
     run, choice = choose_model(asked, ChooseRequest(device="cpu"), Silent())
     assert (choice.run, choice.chosen.split) == (run.name, "train")
-    reductions = {score.ranked.reduction.split(":")[0] for score in run.scores()}
-    assert reductions == {"none", "l2+whiten"}
-    metrics = {raw: {x.metric for x in run.scores() if (x.ranked.reduction == "none") is raw} for raw in (True, False)}
+    post_processings = {score.ranked.post_processing.split(":")[0] for score in run.scores()}
+    assert post_processings == {"none", "l2+whiten"}
+    metrics = {
+        raw: {x.metric for x in run.scores() if (x.ranked.post_processing == "none") is raw} for raw in (True, False)
+    }
     assert metrics[True] == metrics[False]
     stored = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.h5")}
     again, same = choose_model(asked, ChooseRequest(device="cpu"), Silent())
@@ -256,7 +258,7 @@ def test_without_training_classes_the_choice_is_cross_fitted(asked: FrozenReques
     ]
     assert choice.embedding.whole_gallery.value == pytest.approx(probed[0].value)
     assert WITHIN_FOLDS in choice.embedding.test.notes
-    # Three layers, raw and half-whitened; the output is the last one by another name, or not above chance.
+    # Three layers, raw and partially whitened; the output is the last one by another name, or not above chance.
     assert choice.candidates <= 4
     assert any(line.startswith("counted once: ") for line in choice.details)
 
@@ -273,7 +275,7 @@ def test_a_checkpoint_of_half_of_a_folder_gives_one_answer_by_command_line_and_p
     same = layerprobe.probe(own, halves, device="cpu").choose()
     text = "cross-fitted on the 14 test classes, as the network may have been trained on the 14 training classes"
     assert (choice.basis, choice.chosen.split) == (same.basis, same.chosen.split) == (text, "test")
-    assert len({(one.preferred.name, one.ship.name, one.advice, one.candidates) for one in (choice, same)}) == 1
+    assert len({(one.preferred.name, one.selected.name, one.advice, one.candidates) for one in (choice, same)}) == 1
     for one, other in ((choice.test, same.test), (choice.preferred_test, same.preferred_test)):
         assert one is not None
         assert other is not None

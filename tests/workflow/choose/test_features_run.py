@@ -8,9 +8,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from layerprobe.reductions.applying import Blocks
-from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.unfitted import unit
+from layerprobe.post_processing.applying import Blocks
+from layerprobe.post_processing.chain import parse_chain
+from layerprobe.post_processing.unfitted import unit
 from layerprobe.system.progress import Listener, Silent
 from layerprobe.values.choice import Choice
 from layerprobe.values.layers import LayerKey, RankedLayer
@@ -100,7 +100,7 @@ def test_ranking_advances_by_each_layer_that_is_done(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int64])
-def test_half_whitening_within_folds_is_the_chain_on_the_same_rows_whatever_their_type(dtype: type) -> None:
+def test_partial_whitening_within_folds_is_the_chain_on_the_same_rows_whatever_their_type(dtype: type) -> None:
     values: NDArray[Any] = (10 * np.random.default_rng(0).normal(size=(160, 6))).astype(dtype)
     run = run_of_features(check_features({"a": values}, LABELS), seen=True, seed=0)
     folds, layer, cpu = LABELS % 5, LayerKey("a", "none"), torch.device("cpu")

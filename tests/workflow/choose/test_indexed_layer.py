@@ -20,8 +20,8 @@ from layerprobe.workflow.choose.indexed_layer import measure_indexes, read_searc
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
-from tests.workflow.choosing_runs import C1, FC6, labels_of, write_run
 from tests.workflow.conftest import Silent
+from tests.workflow.selection_runs import C1, FC6, labels_of, write_run
 
 pytestmark = pytest.mark.usefixtures("faiss")
 
@@ -39,7 +39,9 @@ def features_of(split: str, noise: float, dim: int = 8) -> NDArray[np.float32]:
 def write(cache: Path, *splits: str, chain: str = "none") -> Run:
     """A run of epoch 0, in which fc6 is the better layer."""
     features = {split: {"c1@max": features_of(split, 2), "fc6@none": features_of(split, 0.6)} for split in splits}
-    layers = {C1: np.zeros(4 * CLASSES)} | dict.fromkeys([FC6, replace(FC6, reduction=chain)], np.ones(4 * CLASSES))
+    layers = {C1: np.zeros(4 * CLASSES)} | dict.fromkeys(
+        [FC6, replace(FC6, post_processing=chain)], np.ones(4 * CLASSES)
+    )
     return write_run(cache, "a", dict.fromkeys(splits, layers), features=features, epochs=(0,))
 
 
@@ -48,7 +50,7 @@ def of(choice: Choice) -> IndexCosts:
     return choice.indexes
 
 
-def test_a_runs_chosen_layer_is_indexed_on_test_and_trained_on_the_choosing_classes(tmp_path: Path) -> None:
+def test_a_runs_chosen_layer_is_indexed_on_test_and_trained_on_the_selection_classes(tmp_path: Path) -> None:
     choice = choose_runs([write(tmp_path, "train", "validation", "test")], REQUEST, Silent())
     found = of(choice)
     assert choice.test is not None
@@ -87,7 +89,7 @@ def test_an_index_is_trained_through_the_map_of_the_searched_images(
     splits: tuple[str, ...], fitted_on: str, trained_on: str, notes: int, tmp_path: Path
 ) -> None:
     run, chain = write(tmp_path, *splits, chain="whiten:3:0"), "whiten:3:0"  # PCA: no axis is divided
-    searched, said = read_searched(run, 0, replace(FC6, reduction=chain), "validation", torch.device("cpu"))
+    searched, said = read_searched(run, 0, replace(FC6, post_processing=chain), "validation", torch.device("cpu"))
     pca = PCA(3).fit(features_of(fitted_on, 0.6))
     for values, split in ((searched.queries.values, "test"), (searched.training, trained_on)):
         expected = directions(pca.transform(features_of(split, 0.6)))
@@ -112,13 +114,13 @@ def test_a_map_that_is_fitted_on_the_test_images_is_told(
     splits: tuple[str, ...], chosen_on: str, chain: str, note: str | None, tmp_path: Path
 ) -> None:
     run = write(tmp_path, *splits)
-    _, notes = read_searched(run, 0, replace(FC6, reduction=chain), chosen_on, torch.device("cpu"))
+    _, notes = read_searched(run, 0, replace(FC6, post_processing=chain), chosen_on, torch.device("cpu"))
     assert len(notes) == (note is not None)
     assert all(str(note) in told for told in notes)
 
 
 def test_a_mean_of_draws_has_no_index(tmp_path: Path) -> None:
-    run, layer = write(tmp_path, "validation", "test"), replace(FC6, reduction="random:3x2")
+    run, layer = write(tmp_path, "validation", "test"), replace(FC6, post_processing="random:3x2")
     with pytest.raises(RecipeError, match="fc6/random:3x2 is a mean of draws, each of which is another map"):
         read_searched(run, 0, layer, "validation", torch.device("cpu"))
 
@@ -176,7 +178,7 @@ def test_of_arrays_the_exact_row_is_the_score_on_test(group: bool, tmp_path: Pat
     choice = choose_file(read_user_features(path), ChooseRequest(layers=("late",), indexes=("flat", "hnsw")))
     assert choice.test is not None
     assert of(choice).rows[0].recall == choice.test.value
-    assert of(choice).layer == choice.ship.name
+    assert of(choice).layer == choice.selected.name
     assert of(choice).rows[1].difference == 0
 
 
@@ -187,7 +189,7 @@ def test_train_rows_train_an_index_where_nothing_is_chosen_on_them(tmp_path: Pat
         )
     )
     assert found.trained_on == 48
-    assert "ivfpq is trained on train, as are reductions: there are no classes beside those of test" in found.notes
+    assert "ivfpq is trained on train, as is post-processing: there are no classes beside those of test" in found.notes
 
 
 def test_another_metric_than_recall_is_shown_as_recall_at_1(tmp_path: Path) -> None:

@@ -59,11 +59,11 @@ def choice() -> Choice:
 
 
 def test_a_map_that_gains_by_classes_is_preferred(choice: Choice) -> None:
-    assert (choice.preferred.layer, choice.preferred.reduction) == ("late", f"l2+lwhiten:{DIM}:lw+l2")
+    assert (choice.preferred.layer, choice.preferred.post_processing) == ("late", f"l2+lwhiten:{DIM}:lw+l2")
     assert choice.advice == "switch"
 
 
-def test_its_recall_on_test_is_of_the_map_that_is_fitted_with_all_choosing_classes(choice: Choice) -> None:
+def test_its_recall_on_test_is_of_the_map_that_is_fitted_with_all_selection_classes(choice: Choice) -> None:
     train, test = SPLITS == "train", SPLITS == "test"
     mapped = learned(noisy()[train], LABELS[train], noisy()[test])
     assert choice.preferred_test is not None
@@ -83,11 +83,11 @@ def test_its_recall_where_it_is_chosen_is_of_classes_that_it_is_not_fitted_on(ch
 def test_the_gain_is_over_the_candidate_that_is_preferred_without_labels(choice: Choice) -> None:
     assert choice.labels is not None
     assert choice.labels.classes == CLASSES // 2
-    assert choice.labels.other.reduction in ("none", f"l2+whiten:{DIM}:0.5+l2")
+    assert choice.labels.other.post_processing in ("none", f"l2+whiten:{DIM}:0.5+l2")
     test, labels = SPLITS == "test", LABELS[SPLITS == "test"]
     assert choice.labels.other.layer == "late"
     other = noisy()[test]
-    if choice.labels.other.reduction != "none":
+    if choice.labels.other.post_processing != "none":
         rows = unit(noisy()[SPLITS == "train"].astype(float))
         variances, axes = np.linalg.eigh(np.cov(rows.T))
         other = (unit(noisy()[test].astype(float)) - rows.mean(0)) @ (axes / variances**0.25)
@@ -122,14 +122,14 @@ def test_where_classes_tell_nothing_more_a_map_with_them_gains_nothing() -> None
     centres = random.normal(size=(CLASSES, DIM))
     plain = (centres[LABELS] + 0.5 * random.normal(size=(len(LABELS), DIM))).astype(np.float32)
     chosen = choose({"late": plain}, LABELS, splits=SPLITS, seen=False)
-    assert chosen.preferred.reduction in ("none", f"l2+whiten:{DIM}:0.5+l2")
+    assert chosen.preferred.post_processing in ("none", f"l2+whiten:{DIM}:0.5+l2")
     assert chosen.labels is None
 
 
 def test_where_test_is_cross_fitted_the_gain_is_in_fifths() -> None:
     """The gain is that of the procedures; permuted labels are of the preferred candidate."""
     crossed = choose({"early": noisy(1, spread=20), "late": noisy()}, LABELS)
-    assert crossed.preferred.reduction == f"l2+lwhiten:{DIM}:lw+l2"
+    assert crossed.preferred.post_processing == f"l2+lwhiten:{DIM}:lw+l2"
     assert crossed.labels is not None
     assert crossed.labels.gain is not None
     assert crossed.labels.permuted is not None

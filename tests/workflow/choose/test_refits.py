@@ -9,20 +9,20 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import Features
-from layerprobe.measure.choosing_folds import FoldSearch
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.measure.selection_folds import FoldSearch
+from layerprobe.post_processing.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError
 from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import ScoreTable
 from layerprobe.workflow.choose.choose import choose_runs
-from layerprobe.workflow.choose.refits import ranked_unreduced, whitened_layers
+from layerprobe.workflow.choose.refits import ranked_raw, whitened_layers
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.runs import Run
 from tests.scores import with_layer
-from tests.workflow.choosing_runs import C1, C2, labels_of, write_run
 from tests.workflow.conftest import Silent
+from tests.workflow.selection_runs import C1, C2, labels_of, write_run
 
 CLASSES, CHAIN = 12, "l2+whiten:9:1+l2"
 WHITE = RankedLayer(C1.layer, CHAIN, "cosine")
@@ -39,7 +39,7 @@ def features_of(split: str) -> NDArray[np.float32]:
 
 
 def write(cache: Path, *splits: str, layers: tuple[RankedLayer, ...] = (C1, WHITE)) -> Run:
-    """A run of epoch 0; the stored ranks with the fitted reduction have every query right on train."""
+    """A run of epoch 0; the stored ranks with the fitted post-processing have every query right on train."""
     features = {split: {"c1@max": features_of(split)} for split in splits}
     on = {
         split: {layer: np.full(4 * CLASSES, float(layer == WHITE and split == "train")) for layer in layers}
@@ -61,10 +61,10 @@ def within_folds(split: str, chain: str) -> NDArray[np.float64]:
 def test_on_train_candidates_are_judged_within_folds_that_no_fit_has_seen(tmp_path: Path) -> None:
     found = choose_runs([write(tmp_path, "train", "test")], ChooseRequest("0", device="cpu"), Silent())
     unseen = within_folds("train", CHAIN)
-    assert found.ship.reduction == CHAIN
+    assert found.selected.post_processing == CHAIN
     assert found.chosen.value == pytest.approx(unseen.mean())
     assert unseen.mean() < 1  # what is stored of the fit on these classes
-    assert f"choosing classes: {WITHIN_FOLDS}" in found.notes
+    assert f"selection classes: {WITHIN_FOLDS}" in found.notes
 
 
 def test_a_limit_of_memory_changes_no_choice(tmp_path: Path) -> None:
@@ -73,14 +73,14 @@ def test_a_limit_of_memory_changes_no_choice(tmp_path: Path) -> None:
     assert choices[0] == choices[1]
 
 
-def test_where_features_are_gone_a_fitted_reduction_is_left_out(tmp_path: Path) -> None:
+def test_where_features_are_gone_a_fitted_post_processing_is_left_out(tmp_path: Path) -> None:
     of_class = np.random.default_rng(0).standard_normal((CLASSES, 9)).astype(np.float32)[np.arange(4 * CLASSES) // 4]
     features = {split: {"c1@max": of_class} for split in ("train", "test")}
     layers = dict.fromkeys(features, dict.fromkeys((C1, WHITE), np.ones(4 * CLASSES)))
     run = write_run(tmp_path, "a", layers, features=features, epochs=(0,))
     run.feature_file(0, "train").unlink()
     found = choose_runs([run], ChooseRequest("0", device="cpu"), Silent())
-    assert found.ship.reduction == "none"
+    assert found.selected.post_processing == "none"
     assert WITHIN_FOLDS not in found.notes
     assert any(note.startswith(f"skipped: a#0:c1@max/{CHAIN}: ") for note in found.notes)
 
@@ -91,7 +91,7 @@ def test_cross_fitting_searches_raw_and_fitted_candidates_within_the_same_folds(
     raw, white = within_folds("test", "none"), within_folds("test", CHAIN)
     assert white.mean() > raw.mean() + 0.1
     assert found.test is not None
-    assert (found.ship.reduction, found.ship.dim) == (CHAIN, 9)
+    assert (found.selected.post_processing, found.selected.dim) == (CHAIN, 9)
     assert found.test.value == pytest.approx(white.mean())
     assert found.chosen.value == pytest.approx(white.mean())
 
@@ -132,7 +132,7 @@ def test_trainings_of_several_seeds_have_the_same_folds(tmp_path: Path) -> None:
     assert both.chosen.value == alone.chosen.value
 
 
-def test_a_layer_is_half_whitened_to_the_rank_that_its_features_have_in_all_folds(tmp_path: Path) -> None:
+def test_a_layer_is_partially_whitened_to_the_rank_that_its_features_have_in_all_folds(tmp_path: Path) -> None:
     # 12 classes of 4 images; the second layer has 3 directions among its 6 numbers.
     features = np.random.default_rng(0).standard_normal((48, 6)).astype(np.float32)
     flat = features @ np.diag([1, 1, 1, 0, 0, 0]).astype(np.float32)
@@ -142,13 +142,13 @@ def test_a_layer_is_half_whitened_to_the_rank_that_its_features_have_in_all_fold
     assert [str(ranked) for ranked in found] == ["c1@max/l2+whiten:6:0.5+l2", "c2@max/l2+whiten:3:0.5+l2"]
 
 
-def test_reduced_and_concatenated_layers_are_not_half_whitened(tmp_path: Path) -> None:
+def test_post_processed_and_concatenated_layers_are_not_partially_whitened(tmp_path: Path) -> None:
     run = write_run(tmp_path, "a", {"test": {C1: np.ones(80)}})
     (score,) = run.scores()
     others = [
         with_layer(score, layer="c1+c2"),
-        with_layer(score, reduction="l2"),
+        with_layer(score, post_processing="l2"),
         replace(with_layer(score, layer="c2"), value=None),
     ]
     ScoreTable([score, *others], stored=[]).write(run.scores_file)
-    assert ranked_unreduced(run, "test") == [C1]
+    assert ranked_raw(run, "test") == [C1]

@@ -40,11 +40,11 @@ from layerprobe.workflow.train.train import train
 from tests.data import fabricated
 from tests.statistics.test_class_differences import by_hand as shrunk_by_hand
 from tests.statistics.test_class_differences import newcombe
-from tests.workflow import choosing_runs
+from tests.workflow import selection_runs
 from tests.workflow.choose.test_choose import network_of
-from tests.workflow.choosing_runs import C2, labels_of
 from tests.workflow.conftest import RECIPES, Silent
 from tests.workflow.drawn_run import FC6, POOL, features_of, write_run
+from tests.workflow.selection_runs import C2, labels_of
 from tests.workflow.stored_ranks import INVALID, ranked, store_ranks
 
 LAYERS = ("pool5.3~euclidean", "fc6")
@@ -270,8 +270,8 @@ def test_chance_deals_no_difference_to_images_that_cannot_lose(tmp_path: Path, m
 def test_a_collapsed_layer_has_no_confusion(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     values = {"fc6@none": rng.normal(size=(80, 4)).astype(np.float32), "c2@max": np.ones((80, 3), np.float32)}
-    hits = {choosing_runs.FC6: np.ones(80), C2: np.ones(80)}
-    run = choosing_runs.write_run(tmp_path, "one", {"test": hits}, features={"test": values})
+    hits = {selection_runs.FC6: np.ones(80), C2: np.ones(80)}
+    run = selection_runs.write_run(tmp_path, "one", {"test": hits}, features={"test": values})
     compared = compare(run, ("fc6", "c2"))
     assert {x.b for x in compared.confusions} == {0}
     # 3 of 79 tied items are right
@@ -284,10 +284,10 @@ def test_a_collapsed_layer_has_no_confusion(tmp_path: Path) -> None:
 def test_features_that_are_not_finite_are_refused_before_any_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = choosing_runs.write_run(tmp_path, "one", {"test": {choosing_runs.FC6: np.ones(80)}})
+    run = selection_runs.write_run(tmp_path, "one", {"test": {selection_runs.FC6: np.ones(80)}})
     labels = labels_of("test")
     ids = [f"test{label}-{i}" for i, label in enumerate(labels)]
-    store_ranks(run, {choosing_runs.FC6: np.ones(80), C2: None}, labels, ids=ids)
+    store_ranks(run, {selection_runs.FC6: np.ones(80), C2: None}, labels, ids=ids)
     monkeypatch.setattr(module, "nearest_by_layer", None)
     with pytest.raises(NumericError, match=re.escape(f"one, c2@max: {INVALID}")):
         compare(run, ("c2", "fc6"))
@@ -307,14 +307,14 @@ def test_layers_that_cannot_be_compared_are_refused(tmp_path: Path, layers: tupl
 
 
 def test_a_name_of_several_layers_is_refused(tmp_path: Path) -> None:
-    layers = {"test": {choosing_runs.C1: np.ones(80), C2: np.ones(80)}}
+    layers = {"test": {selection_runs.C1: np.ones(80), C2: np.ones(80)}}
     with pytest.raises(RecipeError, match=re.escape("--layers c* names several layers. Choose one of c1@max, c2@max")):
-        compare(choosing_runs.write_run(tmp_path, "one", layers), ("c1", "c*"))
+        compare(selection_runs.write_run(tmp_path, "one", layers), ("c1", "c*"))
 
 
 def test_a_mean_over_random_draws_is_refused(tmp_path: Path) -> None:
     draws = draws_of(ranked("fc6@none", "random:2x2"))
-    run = choosing_runs.write_run(tmp_path, "one", {"test": dict.fromkeys((*draws, C2), np.ones(80))})
+    run = selection_runs.write_run(tmp_path, "one", {"test": dict.fromkeys((*draws, C2), np.ones(80))})
     with pytest.raises(RecipeError, match="fc6/random:2x2 is a mean over 2 random draws"):
         compare(run, ("fc6/random:2x2", "c2"))
 
@@ -384,7 +384,7 @@ def within_folds(run: Run, *_: object) -> tuple[SimpleNamespace, str]:
     return (
         SimpleNamespace(
             preferred_test=SimpleNamespace(epoch=2, ranked=whitened),
-            embedding=SimpleNamespace(whole_gallery=SimpleNamespace(epoch=2, ranked=choosing_runs.FC6)),
+            embedding=SimpleNamespace(whole_gallery=SimpleNamespace(epoch=2, ranked=selection_runs.FC6)),
             chosen=SimpleNamespace(split="test"),
             within_folds=True,
             candidates=3,
@@ -399,8 +399,8 @@ def unranked(tmp_path: Path) -> Run:
     rng, labels = np.random.default_rng(0), labels_of("test")
     values = rng.normal(size=(20, 4))[labels - labels[0]] + 0.7 * rng.normal(size=(80, 4))
     features = {"fc6@none": values.astype(np.float32)}
-    hits = {choosing_runs.FC6: np.ones(80)}
-    return choosing_runs.write_run(tmp_path, "one", {"test": hits}, features={"test": features})
+    hits = {selection_runs.FC6: np.ones(80)}
+    return selection_runs.write_run(tmp_path, "one", {"test": hits}, features={"test": features})
 
 
 def test_a_choice_within_folds_is_compared_within_folds(unranked: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,12 +435,12 @@ def test_what_was_chosen_on_these_classes_says_so(unranked: Run, monkeypatch: py
 
 
 def test_the_choice_of_validation_classes_is_compared_with_the_embedding(tmp_path: Path) -> None:
-    good, fair = choosing_runs.hits(*[4] * 20), choosing_runs.hits(*[2] * 20)
-    hits = {split: {C2: good, choosing_runs.FC6: fair} for split in ("validation", "test")}
-    run = choosing_runs.write_run(tmp_path, "one", hits, network=network_of("fc6"))
+    good, fair = selection_runs.hits(*[4] * 20), selection_runs.hits(*[2] * 20)
+    hits = {split: {C2: good, selection_runs.FC6: fair} for split in ("validation", "test")}
+    run = selection_runs.write_run(tmp_path, "one", hits, network=network_of("fc6"))
     heard = Silent()
     compared = compare_classes(run, ClassesRequest(), heard)
-    assert (compared.a, compared.b) == (C2, choosing_runs.FC6)
+    assert (compared.a, compared.b) == (C2, selection_runs.FC6)
     assert {x.a for x in compared.classes} == {1.0}
     assert heard.heard[-1].startswith("one: c2@max against the embedding fc6, as ")
     assert not run.choice_file.exists()

@@ -21,7 +21,7 @@ from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
-from tests.workflow import choosing_runs
+from tests.workflow import selection_runs
 from tests.workflow.conftest import Silent
 from tests.workflow.stored_ranks import INPUT, ranked, store_ranks, write_run
 
@@ -83,7 +83,7 @@ def test_what_was_fitted_on_what_is_searched_says_so(tmp_path: Path) -> None:
 
 def test_what_was_fitted_with_the_classes_that_are_compared_says_so(tmp_path: Path) -> None:
     lda = ranked("fc6@none", "lda:2")
-    choosing_runs.write_run(
+    selection_runs.write_run(
         tmp_path, "one", {split: {C2: np.ones(80), lda: np.ones(80)} for split in ("train", "test")}
     )
     told = {}
@@ -387,8 +387,8 @@ def test_a_layer_that_one_seed_has_no_ranks_of_is_left_out(cache: Path) -> None:
 def test_two_trainings_predict_no_further_one_and_say_so(cache: Path) -> None:
     (cache / "s2" / "run.json").unlink()
     (found,) = over_trainings(cache, "s0:c1", "s0:fc6")
-    assert "One further training is not predicted from 2: 3 are needed." in sentence(found)
-    assert found.as_json()["one_further_training"] == {"same_classes": None, "other_classes": None}
+    assert "A new run is not predicted from 2: 3 are needed." in sentence(found)
+    assert found.as_json()["new_run"] == {"same_classes": None, "other_classes": None}
 
 
 def test_what_training_adds_is_paired_by_trainings(cache: Path) -> None:

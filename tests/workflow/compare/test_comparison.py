@@ -79,9 +79,9 @@ def test_the_networks_are_named_as_what_they_are(a: ComparedLayer, b: ComparedLa
 
 
 @pytest.mark.parametrize(
-    ("seen", "words"), [((True, True), "training"), ((True, False), "training"), ((False, False), "choosing")]
+    ("seen", "words"), [((True, True), "training"), ((True, False), "training"), ((False, False), "selection")]
 )
-def test_training_classes_that_no_network_has_seen_are_choosing_classes(seen: tuple[bool, bool], words: str) -> None:
+def test_training_classes_that_no_network_has_seen_are_selection_classes(seen: tuple[bool, bool], words: str) -> None:
     a, b = (
         replace(layer, subject=replace(layer.subject, split="train"), seen=own)
         for layer, own in zip((A, B), seen, strict=True)
@@ -156,6 +156,6 @@ def test_the_claim_is_about_the_mean_over_trainings(classes: Difference, trainin
             in said
         )
         assert said.endswith(
-            "One further training on as many other classes: -1.1 to +3.5 (95 % prediction interval). The training"
+            "A new run on as many other classes: -1.1 to +3.5 (95 % prediction interval). The training"
             " classes are the same in all seeds."
         )

@@ -137,10 +137,10 @@ def test_without_validation_the_best_on_unseen_training_classes_comes_first(tmp_
     written(run, test, train, layer_order=["pool3", *LAYERS])
     rewrite(run, epochs_done=0, recipe={"data": {"name": "glyphs"}, "train": {"epochs": 0}})
     chosen, _ = findings([run]).sentences
-    assert "pool3@max, the best of 3 layers on choosing classes," in chosen
-    assert chosen.endswith("On the choosing classes they reach 33.3 % against 25.0 %.")
+    assert "pool3@max, the best of 3 layers on selection classes," in chosen
+    assert chosen.endswith("On the selection classes they reach 33.3 % against 25.0 %.")
     found = best_on_validation(run, [*test, *train], {POOL3: "pool3", POOL5: "pool5", FC6: "fc6"})
-    assert found.startswith("one, epoch 0: best on choosing classes: pool3, 33.3 %; on test 50.0 %")
+    assert found.startswith("one, epoch 0: best on selection classes: pool3, 33.3 %; on test 50.0 %")
     rewrite(run, recipe={"data": {"name": "glyphs"}, "train": {"epochs": 5}})
     (fixed,) = findings([run]).sentences
     assert "the layer before the embedding," in fixed
@@ -263,9 +263,9 @@ def test_what_is_best_on_test_alone_is_not_named(tmp_path: Path) -> None:
 
 
 def test_each_layer_at_its_best_post_processing_stands_beside_and_is_corrected_together(tmp_path: Path) -> None:
-    run, white = Run(tmp_path / "one"), replace(FC6, reduction="l2+whiten:2:0.5+l2")
+    run, white = Run(tmp_path / "one"), replace(FC6, post_processing="l2+whiten:2:0.5+l2")
     test = stored(run, 5, "test", {POOL5: first_hit(9), FC6: first_hit(6), white: first_hit(10)})
-    # On validation fc6 is better whitened, pool5 has no reduction.
+    # On validation fc6 is better whitened, pool5 has no post-processing.
     hits = {POOL5: first_hit(7), FC6: first_hit(6), white: first_hit(8)}
     written(run, test, stored(run, 5, "validation", hits, labels=PAIRS), layer_order=LAYERS)
     text = finding(run)
@@ -276,8 +276,8 @@ def test_each_layer_at_its_best_post_processing_stands_beside_and_is_corrected_t
     assert text.count("corrected by Holm for 2 comparisons") == 2
 
 
-def test_a_reduction_that_is_better_on_test_alone_is_not_chosen(tmp_path: Path) -> None:
-    run, white = Run(tmp_path / "one"), replace(FC6, reduction="l2+whiten:2:0.5+l2")
+def test_post_processing_that_is_better_on_test_alone_is_not_chosen(tmp_path: Path) -> None:
+    run, white = Run(tmp_path / "one"), replace(FC6, post_processing="l2+whiten:2:0.5+l2")
     test = stored(run, 5, "test", {POOL5: first_hit(9), FC6: first_hit(6), white: first_hit(10)})
     hits = {POOL5: first_hit(7), FC6: first_hit(6), white: first_hit(5)}
     written(run, test, stored(run, 5, "validation", hits, labels=PAIRS), layer_order=LAYERS)

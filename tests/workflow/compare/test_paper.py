@@ -160,7 +160,7 @@ def test_rows_of_one_recipe_are_told_apart_by_their_keys(tmp_path: Path) -> None
     assert [row.changes[0].after for row in found.rows] == [[128], [512]]
 
 
-def test_a_reduced_row_takes_the_reduced_layer(tmp_path: Path) -> None:
+def test_a_post_processed_row_takes_the_post_processed_layer(tmp_path: Path) -> None:
     bits = ranked("fc6@none", "binary", "hamming")
     trained(tmp_path, "normsoftmax-r50-cars196", "net.fc=[]", values={(FC6, "test"): 0.8, (bits, "test"): 0.7})
     found = beside(tmp_path, "zhai-wu-2019:table7")

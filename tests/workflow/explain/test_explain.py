@@ -21,7 +21,7 @@ from layerprobe.workflow.run.run_network import run_network
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
 from tests.workflow.conftest import Silent
-from tests.workflow.plot.test_neighbours import C3, FC6, REDUCED, made
+from tests.workflow.plot.test_neighbours import C3, FC6, POST_PROCESSED, made
 from tests.workflow.rank_files import POOL5, RECORD, first_hit, stored, written
 
 QUERY = "class5/1.png"
@@ -29,8 +29,8 @@ QUERY = "class5/1.png"
 
 @pytest.fixture(scope="module")
 def lenet(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    reduce = ("none", "binary", "l2+int8", REDUCED.reduction)
-    return made(f"folder:{tiny / 'images'}", tmp_path_factory.mktemp("lenet"), layers=("c3", "fc6"), reduce=reduce)
+    post_process = ("none", "binary", "l2+int8", POST_PROCESSED.post_processing)
+    return made(f"folder:{tiny / 'images'}", tmp_path_factory.mktemp("lenet"), layers=("c3", "fc6"), post=post_process)
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def explained(run: Run, *layers: str, query: str | None = QUERY, where: str | No
 
 
 def test_what_is_explained_is_the_similarity_that_the_search_found(probed: Run, images: Path) -> None:
-    found = explained(probed, "c3", "fc6", f"fc6/{REDUCED.reduction}")
-    assert [one.explanation.ranked for one in found.neighbours] == [C3, FC6, REDUCED]
+    found = explained(probed, "c3", "fc6", f"fc6/{POST_PROCESSED.post_processing}")
+    assert [one.explanation.ranked for one in found.neighbours] == [C3, FC6, POST_PROCESSED]
     for one in found.neighbours:
         assert one.explanation.similarity == pytest.approx(one.found.similarity, abs=1e-5)
         for side, image in ((one.explanation.query, found.image), (one.explanation.neighbour, one.image)):
@@ -163,7 +163,7 @@ def test_the_table_and_the_values_have_every_side(probed: Run) -> None:
 @pytest.mark.parametrize(
     ("selected", "shown", "without"),
     [
-        (f"fc6/{REDUCED.reduction}", REDUCED, ""),
+        (f"fc6/{POST_PROCESSED.post_processing}", POST_PROCESSED, ""),
         ("c3/binary", C3, ", explained without its post-processing binary"),
     ],
 )
@@ -175,11 +175,11 @@ def test_without_layers_the_stored_choice_is_explained_beside_the_embedding(
     listener = Silent()
     found, _ = explain(ExplainRequest(probed), listener)
     assert [one.explanation.ranked for one in found.neighbours] == [shown, FC6]
-    assert f"tiny: layer {choice.ship.name} of epoch 0, the stored choice{without}" in listener.heard
+    assert f"tiny: layer {choice.selected.name} of epoch 0, the stored choice{without}" in listener.heard
 
 
 def test_a_rule_that_names_layers_is_explained_by_these(probed: Run) -> None:
-    choose_once([probed], ChooseRequest(device="cpu", layers=(f"fc6/{REDUCED.reduction}",)), Silent())
+    choose_once([probed], ChooseRequest(device="cpu", layers=(f"fc6/{POST_PROCESSED.post_processing}",)), Silent())
     found = explained(probed, query=None, where="c3 right, fc6 right")
     assert [one.explanation.ranked for one in found.neighbours] == [C3, FC6]
 

@@ -21,10 +21,19 @@ from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
 from tests.workflow.conftest import RECIPES, Silent
 
-HALF_WHITENED, BITS = "l2+whiten:6:0.5+l2", "l2+pca:6+binary"
+PARTIALLY_WHITENED, BITS = "l2+whiten:6:0.5+l2", "l2+pca:6+binary"
 CODES, HALVES = "l2+pca:6+int8", "first:6+float16"
 WITH_CLASSES = "l2+lwhiten:6:lw+l2"
-REDUCTIONS = ("none", HALF_WHITENED, WITH_CLASSES, BITS, f"{HALF_WHITENED}@gallery", "random:4x2", CODES, HALVES)
+POST_PROCESSING = (
+    "none",
+    PARTIALLY_WHITENED,
+    WITH_CLASSES,
+    BITS,
+    f"{PARTIALLY_WHITENED}@gallery",
+    "random:4x2",
+    CODES,
+    HALVES,
+)
 
 
 def colours(root: Path) -> Path:
@@ -53,14 +62,14 @@ def probed(folder: Path) -> Run:
     recipe = load_recipe(str(RECIPES / "netA.toml"), Overrides(f"folder:{colours(folder / 'images')}", settings))
     run = train(TrainRequest(recipe, True, folder / "cache", "tiny", "cpu", 0), Silent())
     layers = ("c1", "c3", "fc6", "c1+c3@max")
-    probe(run, ProbeRequest(layers=layers, device="cpu", workers=0, ks=(1,), reduce=REDUCTIONS), Silent())
+    probe(run, ProbeRequest(layers=layers, device="cpu", workers=0, ks=(1,), post=POST_PROCESSING), Silent())
     return run
 
 
 @pytest.fixture(scope="session")
 def exported(probed: Run, folder: Path) -> Written:
-    """Concatenated layers, half-whitened, in all formats."""
-    request = ExportRequest(folder / "exported", ("npz", "pt2", "onnx"), layer=f"c1+c3/{HALF_WHITENED}")
+    """Concatenated layers, partially whitened, in all formats."""
+    request = ExportRequest(folder / "exported", ("npz", "pt2", "onnx"), layer=f"c1+c3/{PARTIALLY_WHITENED}")
     return export_run(layer_to_export(probed, request, Silent()), request, Silent())
 
 

@@ -15,12 +15,12 @@ from layerprobe.workflow.choose.user_features import check_features
 from layerprobe.workflow.export.export_features import export_features, ranked_to_export
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import Written
-from tests.reductions.fitting import stored
+from tests.post_processing.fitting import stored
 from tests.workflow.conftest import Silent
 
 RNG = np.random.default_rng(0)
 LABELS = np.repeat(np.arange(24), 5)
-# One direction of noise is far longer than those that tell classes apart: half-whitening is chosen.
+# One direction of noise is far longer than those that tell classes apart: partial whitening is chosen.
 FEATURES = (RNG.normal(size=(24, 8))[LABELS] + 0.3 * RNG.normal(size=(120, 8))).astype(np.float32)
 FEATURES[:, 0] += 8 * RNG.normal(size=120).astype(np.float32)
 
@@ -38,9 +38,9 @@ def test_the_map_of_given_features_is_that_of_the_rows_it_is_fitted_on(tmp_path:
     split = np.where(LABELS < 12, "train", "test")
     written = exported(tmp_path, layer=FEATURES, split=split)
     assert (list(written.files), written.fitted_on) == (["map.npz", "example.py"], "train")
-    reduction = load_encoder(written.folder).export["reduction"]
-    assert reduction == "l2+whiten:8:0.5+l2"
-    expected = stored(reduction, FEATURES[LABELS < 12], FEATURES)
+    post_processing = load_encoder(written.folder).export["post_processing"]
+    assert post_processing == "l2+whiten:8:0.5+l2"
+    expected = stored(post_processing, FEATURES[LABELS < 12], FEATURES)
     np.testing.assert_allclose(load_encoder(written.folder)(FEATURES), expected, atol=1e-6)
 
 

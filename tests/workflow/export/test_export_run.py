@@ -48,12 +48,12 @@ from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
-from tests.workflow import choosing_runs
+from tests.workflow import selection_runs
 from tests.workflow.conftest import Silent
-from tests.workflow.export.conftest import BITS, CODES, HALF_WHITENED, HALVES, WITH_CLASSES
+from tests.workflow.export.conftest import BITS, CODES, HALVES, PARTIALLY_WHITENED, WITH_CLASSES
 
 Export = Callable[..., Written]
-CONCATENATED = RankedLayer(LayerKey("c1+c3", "max"), HALF_WHITENED, "cosine")
+CONCATENATED = RankedLayer(LayerKey("c1+c3", "max"), PARTIALLY_WHITENED, "cosine")
 
 
 def probed_features(run: Run, ranked: RankedLayer) -> tuple[NDArray[np.float32], list[str]]:
@@ -71,12 +71,12 @@ def test_every_format_is_written_and_checked_on_test_images(exported: Written) -
 
 def test_export_json_says_what_it_is(exported: Written) -> None:
     found = json.loads((exported.folder / "export.json").read_text())
-    named = {key: found[key] for key in ("schema", "source", "run", "epoch", "layer", "pool", "reduction", "dim")}
+    named = {key: found[key] for key in ("schema", "source", "run", "epoch", "layer", "pool", "post_processing", "dim")}
     assert named == {
-        "schema": 1, "source": "lenet", "run": "tiny", "epoch": 1, "layer": "c1+c3", "pool": "max",
-        "reduction": HALF_WHITENED, "dim": 6,
+        "schema": 2, "source": "lenet", "run": "tiny", "epoch": 1, "layer": "c1+c3", "pool": "max",
+        "post_processing": PARTIALLY_WHITENED, "dim": 6,
     }  # fmt: skip
-    assert (found["name"], found["fitted_on"]) == (f"tiny#1:c1+c3@max/{HALF_WHITENED}", "train")
+    assert (found["name"], found["fitted_on"]) == (f"tiny#1:c1+c3@max/{PARTIALLY_WHITENED}", "train")
     assert found["map"]["steps"] == ["l2 of parts", "l2", "projection", "l2"]
     assert (found["input"]["size"], found["input"]["channels"], found["input"]["invert"]) == ([28, 28], 3, True)
     assert found["versions"].keys() == {"layerprobe", "numpy", "torch", "onnx", "onnxruntime"}
@@ -103,7 +103,7 @@ def test_example_py_prints_the_features_of_a_file_without_layerprobe(
     np.testing.assert_allclose(json.loads(shown.stdout), values[3], atol=1e-5)
 
 
-@pytest.mark.parametrize("chain", [HALF_WHITENED, WITH_CLASSES])
+@pytest.mark.parametrize("chain", [PARTIALLY_WHITENED, WITH_CLASSES])
 def test_the_map_is_used_by_numpy_alone(export: Export, probed: Run, chain: str) -> None:
     written = export(f"c3/{chain}")
     raw, _ = probed_features(probed, RankedLayer(LayerKey("c3", "max"), "none", "cosine"))
@@ -118,7 +118,7 @@ def test_the_map_is_used_by_numpy_alone(export: Export, probed: Run, chain: str)
 
 def test_bits_are_packed(export: Export, probed: Run) -> None:
     written = export(f"fc6/{BITS}", "pt2")
-    assert (written.name, written.dim, written.reduction) == (f"tiny#1:fc6/{BITS}", 6, BITS)
+    assert (written.name, written.dim, written.post_processing) == (f"tiny#1:fc6/{BITS}", 6, BITS)
     values, _ = probed_features(probed, RankedLayer(LayerKey("fc6", "none"), BITS, "hamming"))
     assert (written.check["model.pt2"].difference, values.shape) == (0, (25, 1))
     assert export_lines(written)[0].startswith(f"tiny#1:fc6/{BITS}: 6 bits, 1 byte an image")
@@ -168,7 +168,7 @@ def test_an_index_of_fewer_bits_holds_float32_and_finds_by_the_cosine(
 
 
 def test_an_index_holds_the_vectors_that_the_encoder_gives(probed: Run, faiss: None, tmp_path: Path) -> None:
-    request = ExportRequest(tmp_path / "out", ("npz",), layer=f"c3/{HALF_WHITENED}", index="flat")
+    request = ExportRequest(tmp_path / "out", ("npz",), layer=f"c3/{PARTIALLY_WHITENED}", index="flat")
     written = export_run(layer_to_export(probed, request, Silent()), request, Silent())
     assert list(written.files) == ["map.npz", "example.py", "index.faiss", "index.json"]
     raw, ids = probed_features(probed, RankedLayer(LayerKey("c3", "max"), "none", "cosine"))
@@ -184,7 +184,7 @@ def test_an_index_holds_the_vectors_that_the_encoder_gives(probed: Run, faiss: N
 def test_an_index_is_the_same_of_features_on_disk(
     probed: Run, faiss: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = ExportRequest(tmp_path / "a", ("npz",), layer=f"c3/{HALF_WHITENED}", index="flat")
+    request = ExportRequest(tmp_path / "a", ("npz",), layer=f"c3/{PARTIALLY_WHITENED}", index="flat")
     made = [export_run(layer_to_export(probed, request, Silent()), request, Silent())]
     monkeypatch.setattr(store.FeatureFile, "read", None)  # a layer whole
     request = replace(request, out=tmp_path / "b", memory=1)
@@ -216,16 +216,16 @@ def test_ivfpq_is_trained_on_train_where_nothing_else_is_left(
 
 
 def test_a_map_of_the_gallery_is_named_so(export: Export) -> None:
-    written = export(f"c3/{HALF_WHITENED}@gallery")
-    assert (written.name, written.fitted_on) == (f"tiny#1:c3@max/{HALF_WHITENED}@gallery", "test")
+    written = export(f"c3/{PARTIALLY_WHITENED}@gallery")
+    assert (written.name, written.fitted_on) == (f"tiny#1:c3@max/{PARTIALLY_WHITENED}@gallery", "test")
 
 
 def test_a_choice_within_folds_without_training_classes_is_fitted_on_what_was_searched(
     export: Export, probed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_gallery = export(f"c3/{HALF_WHITENED}@gallery")
+    on_gallery = export(f"c3/{PARTIALLY_WHITENED}@gallery")
     monkeypatch.setattr(Run, "read", without_train(probed, "test"))
-    layer = LayerOfRun(probed, 1, "test", RankedLayer(LayerKey("c3", "max"), HALF_WHITENED, "cosine"))
+    layer = LayerOfRun(probed, 1, "test", RankedLayer(LayerKey("c3", "max"), PARTIALLY_WHITENED, "cosine"))
     written = export_run(layer, ExportRequest(tmp_path / "chosen", ("npz",)), Silent())
     assert written.fitted_on == "test"
     assert (written.folder / "map.npz").read_bytes() == (on_gallery.folder / "map.npz").read_bytes()
@@ -254,11 +254,11 @@ def test_without_training_images_a_map_is_fitted_on_the_validation_images_that_c
 ) -> None:
     rng = np.random.default_rng(0)
     values = {split: rng.normal(size=(80, 4)).astype(np.float32) for split in ("validation", "test")}
-    ranks = {split: {choosing_runs.FC6: np.ones(80)} for split in values}
-    run = choosing_runs.write_run(
+    ranks = {split: {selection_runs.FC6: np.ones(80)} for split in values}
+    run = selection_runs.write_run(
         tmp_path, "one", ranks, features={split: {"fc6@none": rows} for split, rows in values.items()}
     )
-    layer = LayerOfRun(run, 2, "test", replace(choosing_runs.FC6, reduction=chain))
+    layer = LayerOfRun(run, 2, "test", replace(selection_runs.FC6, post_processing=chain))
     written = export_run(layer, ExportRequest(tmp_path / "out", ("npz",)), Silent())
     assert written.fitted_on.startswith("validation")
     found = load_encoder(written.folder)(values["test"])
@@ -269,7 +269,7 @@ def test_without_training_images_a_map_is_fitted_on_the_validation_images_that_c
 
 
 def test_without_a_layer_choose_says_which(probed: Run, export: Export) -> None:
-    selected = choose_runs([probed], ChooseRequest(), Silent()).ship
+    selected = choose_runs([probed], ChooseRequest(), Silent()).selected
     assert export(None).name.endswith(f":{selected.name}")
 
 
@@ -288,8 +288,8 @@ def test_missing_features_are_told_with_the_command(export: Export, probed: Run)
     path = probed.feature_file(1, "train")
     aside = path.rename(path.with_name("aside"))
     try:
-        with pytest.raises(DataError, match="not stored, or have changed. Run .* --layers c3@max --reduce l2.whiten"):
-            export(f"c3/{HALF_WHITENED}")
+        with pytest.raises(DataError, match="not stored, or have changed. Run .* --layers c3@max --post l2.whiten"):
+            export(f"c3/{PARTIALLY_WHITENED}")
     finally:
         aside.rename(path)
 

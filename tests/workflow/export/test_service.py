@@ -22,7 +22,7 @@ from layerprobe.workflow.export.export_run import export_run, layer_to_export
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.conftest import Silent
-from tests.workflow.export.conftest import CODES, HALF_WHITENED
+from tests.workflow.export.conftest import CODES, PARTIALLY_WHITENED
 
 
 @contextlib.contextmanager
@@ -53,7 +53,7 @@ def serving(probed: Run, chain: str, home: Path) -> Iterator[tuple[int, int]]:
 
 @pytest.fixture(scope="module")
 def service(probed: Run, faiss: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
-    with serving(probed, HALF_WHITENED, tmp_path_factory.mktemp("service")) as port_and_process:
+    with serving(probed, PARTIALLY_WHITENED, tmp_path_factory.mktemp("service")) as port_and_process:
         yield port_and_process
 
 

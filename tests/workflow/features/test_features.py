@@ -12,8 +12,8 @@ import layerprobe
 from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.workflow.features.features import write_features
 from layerprobe.workflow.features.request import FeaturesRequest
+from layerprobe.workflow.probe.post_processed_features import query_index
 from layerprobe.workflow.probe.probe import probe
-from layerprobe.workflow.probe.reduced_features import query_index
 from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
@@ -22,7 +22,7 @@ from tests.workflow.conftest import Silent
 
 @pytest.fixture
 def probed(run: Run) -> Run:
-    options = {"epochs": "last", "reduce": ("none", "l2+pca:2"), "ks": (1,), "device": "cpu", "workers": 0}
+    options = {"epochs": "last", "post": ("none", "l2+pca:2"), "ks": (1,), "device": "cpu", "workers": 0}
     probe(run, ProbeRequest(layers=("fc6", "pool5.3"), **options), Silent())  # type: ignore[arg-type] # their types
     return run
 
@@ -61,7 +61,7 @@ def test_the_layer_is_the_embedding_by_default(probed: Run, tmp_path: Path) -> N
     assert [layer.name for layer in table.layers] == ["fc6"]
 
 
-def test_a_reduced_layer_has_the_vectors_that_are_searched(probed: Run, tmp_path: Path) -> None:
+def test_a_post_processed_layer_has_the_vectors_that_are_searched(probed: Run, tmp_path: Path) -> None:
     table = write_features(FeaturesRequest(probed, tmp_path / "t.npz", ("pool5.3/l2+pca:2",)))
     (layer,) = table.layers
     assert (layer.name, layer.vectors.shape) == ("pool5.3@max/l2+pca:2", (len(table.ids), 2))
@@ -74,7 +74,7 @@ def test_a_reduced_layer_has_the_vectors_that_are_searched(probed: Run, tmp_path
 
 
 def test_the_dimensions_of_packed_bits_are_counted_in_bits(run: Run, tmp_path: Path) -> None:
-    request = ProbeRequest(layers=("fc6",), epochs="last", reduce=("binary", "pca:3+binary"), device="cpu", workers=0)
+    request = ProbeRequest(layers=("fc6",), epochs="last", post=("binary", "pca:3+binary"), device="cpu", workers=0)
     probe(run, request, Silent())
     names = ("fc6/binary", "fc6/pca:3+binary")
     layers = write_features(FeaturesRequest(run, tmp_path / "t.npz", names)).layers

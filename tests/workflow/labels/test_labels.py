@@ -230,6 +230,6 @@ def test_what_the_numbers_are_conditional_on_is_told_whatever_is_listed(tmp_path
 
 
 def test_a_run_without_plain_layers_names_those_that_can_be_named(tmp_path: Path) -> None:
-    run = write_run(tmp_path, layers=(replace(FC6, reduction="l2"),))
+    run = write_run(tmp_path, layers=(replace(FC6, post_processing="l2"),))
     with pytest.raises(RecipeError, match="no layer is ranked as it is, .* Name some: --layers fc6"):
         review(run)

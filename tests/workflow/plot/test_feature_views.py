@@ -26,12 +26,12 @@ from layerprobe.workflow.plot.feature_views import (
     selected_histograms,
     spectra_of,
 )
-from layerprobe.workflow.probe.reducing import IN_SAMPLE
+from layerprobe.workflow.probe.chains import IN_SAMPLE
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
 from tests.scores import with_layer
-from tests.workflow import choosing_runs, drawn_run
+from tests.workflow import drawn_run, selection_runs
 
 NAMES = ("pool1", "pool2", "pool3", "pool4", "pool5", "fc6")
 SCORE = Score("one", "abc", 0, 1, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, None, 4)
@@ -41,10 +41,10 @@ def scores_of(
     names: Sequence[str] = NAMES,
     splits: Sequence[str] = ("train", "test"),
     *,
-    reduction: str = "none",
+    post_processing: str = "none",
     similarity: str = "cosine",
 ) -> list[Score]:
-    layers = [RankedLayer(LayerKey(name, "none"), reduction, similarity) for name in names]
+    layers = [RankedLayer(LayerKey(name, "none"), post_processing, similarity) for name in names]
     return [replace(SCORE, ranked=ranked, split=split) for ranked in layers for split in splits]
 
 
@@ -88,8 +88,8 @@ def test_runs_share_the_layer_that_is_best_on_validation_in_the_mean() -> None:
     ]
 
 
-def test_reduced_layers_are_shown_where_they_are_asked_for() -> None:
-    scores = [*scores_of(), *scores_of(["fc6"], reduction="pca:2")]
+def test_post_processed_layers_are_shown_where_they_are_asked_for() -> None:
+    scores = [*scores_of(), *scores_of(["fc6"], post_processing="pca:2")]
     assert layers_shown(scores) == ["pool1", "pool3", "pool5", "fc6"]
     assert layers_shown(scores, ("fc6/pca:2",)) == ["fc6"]
 
@@ -100,12 +100,12 @@ def test_a_layer_that_is_searched_in_two_ways_is_shown_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reduction", "reason"), [("binary", "binary codes, not vectors"), ("random:2x3", "a mean over draws")]
+    ("post_processing", "reason"), [("binary", "binary codes, not vectors"), ("random:2x3", "a mean over draws")]
 )
-def test_what_is_no_vectors_is_refused(reduction: str, reason: str) -> None:
-    scores = scores_of(["fc6"], reduction=reduction)
-    with pytest.raises(RecipeError, match=f"fc6 after {reduction}: {reason}. Ask for the unreduced layer"):
-        layers_shown(scores, (f"fc6/{reduction}",))
+def test_what_is_no_vectors_is_refused(post_processing: str, reason: str) -> None:
+    scores = scores_of(["fc6"], post_processing=post_processing)
+    with pytest.raises(RecipeError, match=f"fc6 after {post_processing}: {reason}. Ask for the raw layer"):
+        layers_shown(scores, (f"fc6/{post_processing}",))
 
 
 def test_the_last_epoch_is_shown_or_the_one_asked_for() -> None:
@@ -165,11 +165,13 @@ def test_a_split_whose_features_are_gone_is_left_out_and_told(tmp_path: Path) ->
         histograms_of(own, reads, select_layers([own], PlotOptions(), {}))
 
 
-def test_reduced_features_are_those_that_the_search_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_post_processed_features_are_those_that_the_search_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values = probed(tmp_path)
     monkeypatch.setattr(StoredSearch, "_searches_itself", True)
     _, reads = open_stored(Run(tmp_path / "one"), scores_of(["fc6"]), None)
-    found = reads("test", replace(SCORE.ranked, reduction="pca:2"))
+    found = reads("test", replace(SCORE.ranked, post_processing="pca:2"))
     train = values["train"].astype(np.float64)
     axes = np.linalg.svd(train - train.mean(0))[2][:2]
     expected = (values["test"] - train.mean(0)) @ axes.T
@@ -200,15 +202,15 @@ def probed(folder: Path) -> dict[str, NDArray[np.float32]]:
 def test_without_training_images_a_selected_map_is_fitted_on_validation(tmp_path: Path) -> None:
     rng, splits = np.random.default_rng(0), ("validation", "test")
     features = {split: {"fc6@none": rng.normal(size=(80, 4)).astype(np.float32)} for split in splits}
-    ranks = {split: {choosing_runs.FC6: np.ones(80)} for split in splits}
-    run, pca = choosing_runs.write_run(tmp_path, "one", ranks, features=features), PCA(2)
-    score = replace(SCORE, run="one", epoch=2, ranked=replace(choosing_runs.FC6, reduction="pca:2"))
+    ranks = {split: {selection_runs.FC6: np.ones(80)} for split in splits}
+    run, pca = selection_runs.write_run(tmp_path, "one", ranks, features=features), PCA(2)
+    score = replace(SCORE, run="one", epoch=2, ranked=replace(selection_runs.FC6, post_processing="pca:2"))
     selected = Selected("fc6, PCA to 2", score, 2)
     (rates,) = selected_error_rates(run, run.scores(), selected)
     same_class, _ = selected_histograms(run, run.scores(), selected)
     values = pca.fit(features["validation"]["fc6@none"]).transform(features["test"]["fc6@none"])
     values /= np.linalg.norm(values, axis=1, keepdims=True)
-    labels, (rows, columns) = choosing_runs.labels_of("test"), np.triu_indices(80, 1)
+    labels, (rows, columns) = selection_runs.labels_of("test"), np.triu_indices(80, 1)
     genuine = (values @ values.T)[rows, columns][labels[rows] == labels[columns]]
     assert same_class.median == pytest.approx(np.median(genuine), abs=1e-3)
     assert rates.set_on == "validation"
@@ -218,5 +220,7 @@ def test_without_training_images_a_selected_map_is_fitted_on_validation(tmp_path
 def test_features_of_the_classes_that_their_map_is_fitted_with_say_so(tmp_path: Path) -> None:
     run = drawn_run.write_run(tmp_path)
     _, read_stored = open_stored(run, run.scores(), 1)
-    notes = {split: read_stored(split, replace(drawn_run.FC6, reduction="lda:2")).notes for split in ("train", "test")}
+    notes = {
+        split: read_stored(split, replace(drawn_run.FC6, post_processing="lda:2")).notes for split in ("train", "test")
+    }
     assert [IN_SAMPLE in of_split for of_split in notes.values()] == [True, False]

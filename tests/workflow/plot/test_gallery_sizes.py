@@ -115,9 +115,9 @@ def test_a_layer_without_valid_numbers_says_why(tmp_path: Path) -> None:
 
 
 def test_a_mean_of_draws_is_the_mean_of_theirs(tmp_path: Path) -> None:
-    draws = [replace(FC6, reduction=name) for name in ("random:2", "random:2:1")]
+    draws = [replace(FC6, post_processing=name) for name in ("random:2", "random:2:1")]
     run, scores = run_with(tmp_path, {draws[0]: ranks_of([1.0] * 24), draws[1]: ranks_of([0.0] * 24)})
-    mean = replace(with_layer(scores[0], reduction="random:2x2"), value=0.5)
+    mean = replace(with_layer(scores[0], post_processing="random:2x2"), value=0.5)
     (curve,) = stored_curves([run], [mean], None, {})
     assert curve.values[-1] == 0.5
 

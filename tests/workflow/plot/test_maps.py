@@ -89,10 +89,10 @@ def test_images_that_satisfy_a_rule_stand_out(toy: Toy) -> None:
 
 @pytest.fixture(scope="module")
 def searching_for_some(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run that searches for 8 of its 18 test images, with a reduced layer."""
+    """A run that searches for 8 of its 18 test images, with a post-processed layer."""
     run = Run(tmp_path_factory.mktemp("drawn") / "drawn")
     shutil.copytree(toy("sm-queries", "loss.variant=SM", "data.queries=8").folder, run.folder)
-    request = ProbeRequest(layers=("c5",), ks=(1,), reduce=("none", "pca:2"), device="cpu", workers=0)
+    request = ProbeRequest(layers=("c5",), ks=(1,), post=("none", "pca:2"), device="cpu", workers=0)
     probe(run, request, Silent())
     return run
 

@@ -28,8 +28,8 @@ from tests.workflow.rank_files import RECORD
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
 C3 = RankedLayer(LayerKey("c3", "max"), "none", "cosine")
-BINARY = replace(FC6, reduction="binary", similarity="hamming")
-REDUCED = replace(FC6, reduction="l2+pca:3+l2")
+BINARY = replace(FC6, post_processing="binary", similarity="hamming")
+POST_PROCESSED = replace(FC6, post_processing="l2+pca:3+l2")
 ROWS = [5, 0, 9]
 
 
@@ -38,7 +38,7 @@ def made(
     tmp_path: Path,
     *,
     layers: tuple[str, ...],
-    reduce: tuple[str, ...] = ("none",),
+    post: tuple[str, ...] = ("none",),
     name: str = "tiny",
     settings: tuple[str, ...] = (),
 ) -> Run:
@@ -48,14 +48,14 @@ def made(
     partial = ("data.allow_partial=true",) if data.startswith("market") else ()
     recipe = load_recipe(str(RECIPES / "netA.toml"), Overrides(data, (*small, *partial, *settings)))
     run = train(TrainRequest(recipe, True, tmp_path / "cache", name, "cpu", 0), Silent())
-    probe(run, ProbeRequest(layers=layers, ks=(1,), reduce=reduce), Silent())
+    probe(run, ProbeRequest(layers=layers, ks=(1,), post=post), Silent())
     return run
 
 
 @pytest.fixture
 def probed(images: Path, tmp_path: Path) -> Run:
-    reduce = ("none", "binary", "l2+pca:3+l2")
-    return made(f"folder:{images}", tmp_path, layers=("c3", "fc6"), reduce=reduce)
+    post = ("none", "binary", "l2+pca:3+l2")
+    return made(f"folder:{images}", tmp_path, layers=("c3", "fc6"), post=post)
 
 
 def unit(values: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -79,10 +79,10 @@ def test_neighbours_are_those_of_brute_force_without_the_query_itself(probed: Ru
             assert found.right[place, query].tolist() == [item // 4 == row // 4 for item in nearest]
 
 
-def test_a_reduction_finds_what_the_stored_ranks_count(probed: Run) -> None:
+def test_post_processing_finds_what_the_stored_ranks_count(probed: Run) -> None:
     opened = open_gallery(probed, "test")
-    ranks = store.read_rank_file(probed.rank_file(0, "test")).stored.ranks[REDUCED]
-    found = neighbours_of(opened, 0, [REDUCED], range(16), 1)
+    ranks = store.read_rank_file(probed.rank_file(0, "test")).stored.ranks[POST_PROCESSED]
+    found = neighbours_of(opened, 0, [POST_PROCESSED], range(16), 1)
     assert not ranks.tied_negatives.any()
     assert found.right[0, :, 0].tolist() == (ranks.closer == 0).tolist()
 

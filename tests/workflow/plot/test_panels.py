@@ -26,7 +26,7 @@ from tests.workflow.rank_files import POOL5, ranks_of, stored, written
 def probed(images: Path, tmp_path: Path) -> Run:
     # one image of another shape, larger than a figure can show
     Image.new("RGB", (600, 300)).save(images / "class7/3.png")
-    return made(f"folder:{images}", tmp_path, layers=("c3", "fc6"), reduce=("none", "binary"))
+    return made(f"folder:{images}", tmp_path, layers=("c3", "fc6"), post=("none", "binary"))
 
 
 def shown(run: Run, options: PlotOptions) -> list[QueryNeighbours]:
@@ -35,7 +35,7 @@ def shown(run: Run, options: PlotOptions) -> list[QueryNeighbours]:
 
 def ranks(run: Run) -> dict[str, Ranks]:
     kept = store.read_rank_file(run.rank_file(0, "test")).stored
-    return {ranked.layer.layer: own for ranked, own in kept.ranks.items() if ranked.reduction == "none"}
+    return {ranked.layer.layer: own for ranked, own in kept.ranks.items() if ranked.post_processing == "none"}
 
 
 def test_the_last_two_layers_are_shown_where_they_disagree_or_else_at_random(probed: Run) -> None:

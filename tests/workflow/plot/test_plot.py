@@ -270,7 +270,7 @@ def at_one_dimension(run: Run) -> Run:
     scores = read_scores(run.scores_file)
     write_scores(
         run.scores_file,
-        [*scores, *(with_layer(score, reduction="l2+pca:2+l2") for score in scores)],
+        [*scores, *(with_layer(score, post_processing="l2+pca:2+l2") for score in scores)],
     )
     return run
 
@@ -374,7 +374,7 @@ def test_only_what_is_stored_as_features_is_compared(monkeypatch: pytest.MonkeyP
     scores = [
         *read_scores(run.scores_file),
         with_layer(other, layer="pool5.3+fc6"),
-        with_layer(other, layer="fc7", reduction="l2"),
+        with_layer(other, layer="fc7", post_processing="l2"),
         replace(with_layer(other, layer="fc8"), split="train"),
         replace(other, epoch=9, split="train"),
     ]

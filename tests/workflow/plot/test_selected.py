@@ -45,10 +45,10 @@ def build():
 def keep(run: Run, choice: Choice, ranked: RankedLayer) -> Choice:
     """Let a run keep a choice of another layer."""
     layer = ranked.layer
-    named = {"layer": layer.layer, "pool": layer.pool, "reduction": ranked.reduction}
+    named = {"layer": layer.layer, "pool": layer.pool, "post_processing": ranked.post_processing}
     chosen = replace(choice.chosen, ranked=ranked)
     test = choice.test and replace(choice.test, ranked=ranked)
-    selected = replace(choice, chosen=chosen, test=test, ship=replace(choice.ship, dim=3, **named))  # type: ignore[arg-type] # texts
+    selected = replace(choice, chosen=chosen, test=test, selected=replace(choice.selected, dim=3, **named))  # type: ignore[arg-type] # texts
     stored = StoredChoice(RULE, {"metric": "R@1"}, False, {run.name: run_state(run, "R@1")}, selected)
     store_choice(stored, [run], Silent().say)
     return selected
@@ -56,10 +56,10 @@ def keep(run: Run, choice: Choice, ranked: RankedLayer) -> Choice:
 
 @pytest.fixture(scope="module")
 def chosen(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with validation classes that keeps the choice of a half-whitened layer."""
+    """A run with validation classes that keeps the choice of a partially whitened layer."""
     data, cache = f"folder:{tiny / 'images'}", tmp_path_factory.mktemp("chosen")
     settings = ("data.train_classes=6", "data.validation_classes=0.5")
-    run = made(data, cache, layers=("c1", "c3", "fc6"), reduce=("none", WHITE), settings=settings)
+    run = made(data, cache, layers=("c1", "c3", "fc6"), post=("none", WHITE), settings=settings)
     keep(run, choose_runs([run], ChooseRequest(device="cpu"), Silent()), C3)
     return run
 
@@ -71,34 +71,34 @@ def held(chosen: Run, copy_of: Callable[[Run], Run]) -> Run:
 
 @pytest.fixture
 def folded(images: Path, tmp_path: Path) -> tuple[Run, Choice]:
-    """A frozen model on one folder, chosen on test: half-whitened within folds, as no probe has ranked it."""
+    """A frozen model on one folder, chosen on test: partially whitened within folds, as no probe has ranked it."""
     (tmp_path / "mine.py").write_text(CODE)
     model, settings = f"python:{tmp_path / 'mine.py'}:build", ("data.train_classes=0",)
     request = FrozenRequest(model, f"folder:{images}", tmp_path / "cache", "none", settings, device="cpu", workers=0)
     run, choice = choose_model(request, ChooseRequest(device="cpu"), Silent())
     layers = {score.ranked for score in run.scores()}
     first = next(x for x in layers if x.layer.layer == "1")
-    return run, keep(run, choice, replace(first, reduction=WHITE))
+    return run, keep(run, choice, replace(first, post_processing=WHITE))
 
 
 def marked(drawing: Drawing) -> set[tuple[str, ...]]:
-    """Layer, pool, reduction and epoch of what CSV says was selected."""
+    """Layer, pool, post-processing and epoch of what CSV says was selected."""
     rows = csv.DictReader(drawing.csv.splitlines())
-    names = ("layer", "pool", "reduction", "epoch")
+    names = ("layer", "pool", "post_processing", "epoch")
     return {tuple(row[name] for name in names) for row in rows if any(IN_CSV in str(cell) for cell in row.values())}
 
 
 def place(choice: Choice) -> set[tuple[str, ...]]:
-    return place_of(choice.ship)
+    return place_of(choice.selected)
 
 
-def place_of(ship: SelectedLayer) -> set[tuple[str, ...]]:
-    return {(ship.layer, ship.pool, ship.reduction, str(ship.epoch))}
+def place_of(selected: SelectedLayer) -> set[tuple[str, ...]]:
+    return {(selected.layer, selected.pool, selected.post_processing, str(selected.epoch))}
 
 
 def texts(drawing: Drawing) -> str:
     found = drawing.figure.findobj(Text)
-    # A title may be divided at the hyphen of half-whitened.
+    # A title may be divided at the hyphen of partially whitened.
     return " ".join("".join(text.get_text().split()) for text in found if isinstance(text, Text))
 
 
@@ -110,7 +110,7 @@ def squeezed(text: str) -> str:
 def test_each_figure_shows_the_selected_candidate_of_a_run(kind: str, held: Run) -> None:
     drawing = draw_plot(kind, [held])
     assert marked(drawing) == {("c3", "max", WHITE, "0")}
-    assert squeezed("selected: c3, half-whitened to 3") in texts(drawing)
+    assert squeezed("selected: c3, partially whitened to 3") in texts(drawing)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -118,9 +118,9 @@ def test_each_figure_shows_a_candidate_that_was_searched_in_fifths(kind: str, fo
     run, choice = folded
     drawing = draw_plot(kind, [run])
     assert marked(drawing) == place(choice)
-    assert squeezed("selected: 1, half-whitened to 3 (in fifths)") in texts(drawing)
+    assert squeezed("selected: 1, partially whitened to 3 (in fifths)") in texts(drawing)
     # Rates of pairs do not depend on the size of the gallery.
-    of_pairs = "pairs within each fifth of the classes, with reductions fitted on the other four"
+    of_pairs = "pairs within each fifth of the classes, with post-processing fitted on the other four"
     search = "each fifth of the classes is searched in itself"
     assert squeezed(of_pairs if kind in ("det", "histograms") else search) in texts(drawing)
 
@@ -137,10 +137,10 @@ def test_figures_of_a_watched_training_show_what_choose_selects(kind: str, tmp_p
 def test_figures_of_a_result_in_python_show_what_its_run_keeps(tmp_path: Path) -> None:
     splits = {"train": TRAIN, "validation": images_of(26, 40), "test": TEST}
     result = probed(splits=splits, cache=tmp_path)
-    ship = result.choose().ship
+    selected = result.choose().selected
     for kind in ("layers", "det", "histograms"):
-        assert squeezed(f"selected: {spoken_name(ship.ranked)}") in texts(Drawing(result.plot(kind), ""))
-        assert marked(draw_plot(kind, [Run(tmp_path / result.name)])) == place_of(replace(ship, epoch=0))
+        assert squeezed(f"selected: {spoken_name(selected.ranked)}") in texts(Drawing(result.plot(kind), ""))
+        assert marked(draw_plot(kind, [Run(tmp_path / result.name)])) == place_of(replace(selected, epoch=0))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -178,7 +178,7 @@ def test_a_candidate_that_cannot_be_drawn_is_told(held: Run) -> None:
     drawing = draw_plot("histograms", [held])
     assert marked(drawing) == set()
     assert squeezed(
-        "selected: gone, half-whitened to 3 is not drawn: no scores of gone@max at epoch 0 are stored"
+        "selected: gone, partially whitened to 3 is not drawn: no scores of gone@max at epoch 0 are stored"
     ) in texts(drawing)
 
 

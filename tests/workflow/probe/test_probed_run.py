@@ -35,7 +35,7 @@ def test_a_network_is_run_for_its_layouts_once_a_probe(run: Run) -> None:
         probing = prepare(run, ProbeRequest(layers=("*",), pools=("max", "avg")))
     finally:
         handle.remove()
-    assert len(probing.selection.taps) > 2
+    assert len(probing.selection.hooks) > 2
     assert len(forwards) == 3  # two images, three images, and another size
 
 

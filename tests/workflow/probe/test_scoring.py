@@ -181,25 +181,25 @@ def test_an_option_out_of_range_is_a_recipe_error(request_for: Requests) -> None
         request_for("metrics.NMI.restarts=0")
 
 
-def test_a_reduction_is_fitted_on_training_classes_and_has_ranks_of_its_own(
+def test_post_processing_is_fitted_on_training_classes_and_has_ranks_of_its_own(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(registry.REDUCTIONS, "centred", "tests.workflow.a_reduction:Centred")
+    monkeypatch.setitem(registry.POST_PROCESSING, "centred", "tests.workflow.centred:Centred")
     probing = prepare(run, replace(REQUEST, splits=("test",)))  # the training split is extracted all the same
-    both = replace(probing, selection=replace(probing.selection, reductions=("none", "centred")))
+    both = replace(probing, selection=replace(probing.selection, post_processings=("none", "centred")))
     with stoppable() as stop:
         scores = measure(both, find_missing(both, [2]), Silent(), stop)
     (found,) = [
         s.value
         for s in scores
-        if (s.ranked.reduction, s.split, s.ranked.layer.layer, s.metric) == ("centred", "test", "fc6", "R@1")
+        if (s.ranked.post_processing, s.split, s.ranked.layer.layer, s.metric) == ("centred", "test", "fc6", "R@1")
     ]
     train, test = (store.read_features(run.feature_file(2, split), FC6) for split in ("train", "test"))
     assert found == recall_at_k(test - train.mean(0), np.repeat(np.arange(4), 4), ks=(1,))[1]
     with h5py.File(run.rank_file(2, "test")) as file:
         assert set(file["fc6@none"]) == {"none", "centred"}
-        assert "split='train'" in file["fc6@none/centred/cosine"].attrs["reduction"].decode()
-        assert file["fc6@none/none/cosine"].attrs["reduction"] == b""
+        assert "split='train'" in file["fc6@none/centred/cosine"].attrs["post_processing"].decode()
+        assert file["fc6@none/none/cosine"].attrs["post_processing"] == b""
 
 
 @pytest.mark.parametrize("similarity", ["euclidean", "dot"])
@@ -301,10 +301,10 @@ def _split(name: str, labels: NDArray[np.int64]) -> Split:
     return Split(name, labels, tuple(f"{name}/{i}.png" for i in range(len(labels))), lambda i: np.zeros((1, 1, 3), "B"))
 
 
-def reduced(searches: Searches, chain: str) -> NDArray[np.float64]:
+def post_processed(searches: Searches, chain: str) -> NDArray[np.float64]:
     """The first test features through a chain, which a new command fits."""
-    ranked: RankedLayer = replace(drawn_run.FC6, reduction=chain)
-    with replace(searches).reduced.opened(1, "test", ranked, None) as (queries, _):
+    ranked: RankedLayer = replace(drawn_run.FC6, post_processing=chain)
+    with replace(searches).post_processed.opened(1, "test", ranked, None) as (queries, _):
         return np.asarray(queries.values[:KEPT], dtype=np.float64)
 
 
@@ -320,22 +320,22 @@ def replace_rows(run: Run, split: str) -> None:
 
 @pytest.mark.parametrize("chain", FITTED + WITH_CLASSES)
 def test_nothing_is_fitted_on_test_features(searches: Searches, chain: str) -> None:
-    before = reduced(searches, chain)
+    before = post_processed(searches, chain)
     replace_rows(searches.features.run, "test")
-    assert (reduced(searches, chain) == before).all()
+    assert (post_processed(searches, chain) == before).all()
 
 
 @pytest.mark.parametrize("chain", FITTED + WITH_CLASSES)
 def test_what_is_fitted_is_fitted_on_training_features(searches: Searches, chain: str) -> None:
-    before = reduced(searches, chain)
+    before = post_processed(searches, chain)
     replace_rows(searches.features.run, "train")
-    assert (reduced(searches, chain) != before).any()
+    assert (post_processed(searches, chain) != before).any()
 
 
 @pytest.mark.parametrize("chain", FITTED)
 def test_what_is_fitted_on_the_gallery_is_fitted_on_what_is_searched_alone(searches: Searches, chain: str) -> None:
-    before = reduced(searches, f"{chain}@gallery")
+    before = post_processed(searches, f"{chain}@gallery")
     replace_rows(searches.features.run, "train")
-    assert (reduced(searches, f"{chain}@gallery") == before).all()
+    assert (post_processed(searches, f"{chain}@gallery") == before).all()
     replace_rows(searches.features.run, "test")
-    assert (reduced(searches, f"{chain}@gallery") != before).any()
+    assert (post_processed(searches, f"{chain}@gallery") != before).any()

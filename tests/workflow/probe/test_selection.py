@@ -16,7 +16,7 @@ from layerprobe.values.layers import LayerKey
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.probe.estimate_probe import estimate_probe
 from layerprobe.workflow.probe.probe import probe
-from layerprobe.workflow.probe.selection import ProbeRequest, select_taps
+from layerprobe.workflow.probe.selection import ProbeRequest, select_hooks
 from layerprobe.workflow.python.user_model import measure_network, net_of
 from layerprobe.workflow.run.features import PartlyMeasuredError
 from layerprobe.workflow.run.runs import Run
@@ -75,7 +75,7 @@ def test_a_layer_that_no_file_can_name_is_refused(run: Run) -> None:
     model.add_module("a/b", nn.Conv2d(3, 4, 3))
     recipe = recorded_recipe(run.read(), run.record_file)
     with pytest.raises(RecipeError, match="layer a/b: features cannot be stored under a name with '/'"):
-        select_taps(ProbeRequest(layers=("a/b",)), recipe, measure_network(net_of(model), (3, 8, 8)))
+        select_hooks(ProbeRequest(layers=("a/b",)), recipe, measure_network(net_of(model), (3, 8, 8)))
 
 
 def test_a_large_k_is_refused_when_asked_for_and_dropped_from_a_recipe(run: Run) -> None:

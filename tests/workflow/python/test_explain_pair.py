@@ -9,7 +9,7 @@ from torch import nn
 import layerprobe
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from tests.attribution.networks import convolutional, image
-from tests.taps.models import timm_vit
+from tests.hooks.models import timm_vit
 
 QUERY, NEIGHBOUR = image(0)[0], image(1)[0]
 

@@ -36,14 +36,19 @@ def stored(result: Probed, cache: Path) -> StoredChoice:
 
 
 def values_of(choice: Choice) -> tuple[object, ...]:
-    return choice.ship.name, choice.gain, choice.at_most, choice.shares, choice.chosen.value, choice.notes
+    return choice.selected.name, choice.gain, choice.max_loss, choice.shares, choice.chosen.value, choice.notes
 
 
 def test_the_run_keeps_the_choice_of_a_result_under_its_name(result: Probed, tmp_path: Path) -> None:
     choice = result.choose()
     kept = stored(result, tmp_path).choice
     assert values_of(kept) == values_of(choice)
-    assert (kept.run, kept.chosen.run, kept.ship.epoch, choice.ship.epoch) == (result.name, result.name, 0, None)
+    assert (kept.run, kept.chosen.run, kept.selected.epoch, choice.selected.epoch) == (
+        result.name,
+        result.name,
+        0,
+        None,
+    )
 
 
 def test_choose_export_and_threshold_of_the_run_take_the_choice_of_the_result(result: Probed, tmp_path: Path) -> None:

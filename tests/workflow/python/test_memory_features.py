@@ -26,9 +26,9 @@ def unit(features: NDArray[np.float32]) -> NDArray[np.float64]:
     return found
 
 
-def probed(*reduce: str, layers: str = "0.0,0.1", **asked: object) -> Probed:
+def probed(*post_process: str, layers: str = "0.0,0.1", **asked: object) -> Probed:
     splits = asked.pop("splits", BOTH)
-    return layerprobe.probe(small_model(), splits, layers=layers, ks=(1,), pools="max", reduce=reduce, **asked)  # type: ignore[arg-type] # one test's fields each
+    return layerprobe.probe(small_model(), splits, layers=layers, ks=(1,), pools="max", post=post_process, **asked)  # type: ignore[arg-type] # one test's fields each
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def result() -> Probed:
     return probed("none", "l2+pca:3+l2", "binary", "random:2x3", layers="0.0,0.1,0.1+0.0")
 
 
-def test_a_reduction_is_fitted_on_the_training_images(result: Probed) -> None:
+def test_post_processing_is_fitted_on_the_training_images(result: Probed) -> None:
     raw = {split: result.features[split, "0.1"] for split in ("train", "test")}
     pca = PCA(3, svd_solver="full").fit(unit(raw["train"]))
     for split in ("train", "test"):
@@ -45,24 +45,26 @@ def test_a_reduction_is_fitted_on_the_training_images(result: Probed) -> None:
         np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=1e-5)
         by_hand = nearest_has_the_class(found, result.labels[split])
         assert result.ranks[split, "0.1@max/l2+pca:3+l2"].recall(1) == by_hand
-        assert number(result.scores, split=split, layer="0.1", reduction="l2+pca:3+l2", metric="R@1") == by_hand
+        assert number(result.scores, split=split, layer="0.1", post_processing="l2+pca:3+l2", metric="R@1") == by_hand
 
 
 def test_layers_side_by_side_are_made_of_their_features(result: Probed) -> None:
     members = [unit(result.features["test", name]) for name in ("0.0", "0.1")]
     np.testing.assert_allclose(result.features["test", "0.1+0.0@max"], np.concatenate(members, axis=1), rtol=1e-6)
     by_hand = nearest_has_the_class(result.features["test", "0.0+0.1"], result.labels["test"])
-    assert number(result.scores, split="test", layer="0.0+0.1", reduction="none", metric="R@1") == by_hand
-    reduced = result.features["test", "0.0+0.1/l2+pca:3+l2"]
-    assert reduced.shape == (9, 3)
+    assert number(result.scores, split="test", layer="0.0+0.1", post_processing="none", metric="R@1") == by_hand
+    post_processed = result.features["test", "0.0+0.1/l2+pca:3+l2"]
+    assert post_processed.shape == (9, 3)
     assert result.ranks["test", "0.0+0.1@max/l2+pca:3+l2"].recall(1) == nearest_has_the_class(
-        reduced, result.labels["test"]
+        post_processed, result.labels["test"]
     )
 
 
 def test_binary_codes_are_searched_by_hamming(result: Probed) -> None:
     (score,) = [
-        s for s in result.scores if (s.split, s.ranked.layer.layer, s.ranked.reduction) == ("test", "0.1", "binary")
+        s
+        for s in result.scores
+        if (s.split, s.ranked.layer.layer, s.ranked.post_processing) == ("test", "0.1", "binary")
     ]
     assert score.ranked.similarity == "hamming"
     codes = result.features["test", "0.1/binary"]
@@ -92,32 +94,36 @@ def test_numbers_that_float16_cannot_hold_are_told_with_the_fix() -> None:
 
 def test_a_mean_over_draws_is_that_of_its_ranks(result: Probed) -> None:
     (score,) = [
-        s for s in result.scores if (s.split, s.ranked.layer.layer, s.ranked.reduction) == ("test", "0.1", "random:2x3")
+        s
+        for s in result.scores
+        if (s.split, s.ranked.layer.layer, s.ranked.post_processing) == ("test", "0.1", "random:2x3")
     ]
     draws = [result.ranks["test", f"0.1/random:2{draw}"].recall(1) for draw in ("", ":1", ":2")]
     assert score.value == pytest.approx(np.mean(draws))
     assert "mean of 3 draws" in score.notes
 
 
-def test_rows_tables_and_plots_have_reductions_and_layers_side_by_side(result: Probed) -> None:
-    rows = dict.fromkeys((score.ranked.layer.layer, score.ranked.reduction) for score in result.scores)
+def test_rows_tables_and_plots_have_post_processings_and_layers_side_by_side(result: Probed) -> None:
+    rows = dict.fromkeys((score.ranked.layer.layer, score.ranked.post_processing) for score in result.scores)
     assert list(rows) == [
-        (layer, reduction)
+        (layer, post_processing)
         for layer in ("0.0", "0.1", "0.0+0.1")
-        for reduction in ("none", "binary", "l2+pca:3+l2", "random:2x3")
+        for post_processing in ("none", "binary", "l2+pca:3+l2", "random:2x3")
     ]
     assert "0.0+0.1" in str(result.table())
-    assert set(result.frame()["reduction"]) == {"none", "binary", "l2+pca:3+l2", "random:2x3"}
+    assert set(result.frame()["post_processing"]) == {"none", "binary", "l2+pca:3+l2", "random:2x3"}
     for kind in ("layers", "train-vs-test"):
         assert result.plot(kind).axes
     compared = result.plot("cka").axes[0].get_yticklabels()
     assert [label.get_text() for label in compared] == ["0.0@max", "0.1@max"]
 
 
-def test_a_reduction_fitted_on_what_is_searched_says_so() -> None:
+def test_post_processing_fitted_on_what_is_searched_says_so() -> None:
     found = probed("none", "pca:2", "l2", fit="gallery", splits={"test": TEST})
-    notes = {score.ranked.reduction: score.notes for score in found.scores}
-    told = {reduction: "transductive: fitted on the images searched" in of for reduction, of in notes.items()}
+    notes = {score.ranked.post_processing: score.notes for score in found.scores}
+    told = {
+        post_processing: "transductive: fitted on the images searched" in of for post_processing, of in notes.items()
+    }
     assert told == {"none": False, "pca:2@gallery": True, "l2": False}
     raw = found.features["test", "0.1"]
     expected = PCA(2, svd_solver="full").fit_transform(raw.astype(np.float64))
@@ -142,27 +148,29 @@ def test_what_a_layer_cannot_take_is_told_where_others_can() -> None:
         probed("shift")
 
 
-def test_what_is_no_reduction_is_refused() -> None:
-    with pytest.raises(UnknownNameError, match="unknown reduction 'binery'. Did you mean 'binary'"):
+def test_what_is_no_post_processing_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="unknown post-processing 'binery'. Did you mean 'binary'"):
         probed("binery")
     with pytest.raises(UnknownNameError, match="unknown split to fit on 'test'"):
         probed("l2", fit="test")
-    with pytest.raises(RecipeError, match="reduce is empty"):
+    with pytest.raises(RecipeError, match="post is empty"):
         probed()
 
 
-def test_a_reduced_layer_that_is_not_there_is_told(result: Probed) -> None:
+def test_a_post_processed_layer_that_is_not_there_is_told(result: Probed) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean '0.1@max/l2.pca:3.l2'"):
         result.ranks["test", "0.1@max/l2+pca:4+l2"]
 
 
-def test_a_run_keeps_what_was_reduced_and_its_ranks_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_keeps_what_was_post_processed_and_its_ranks_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = probed("none", "l2+pca:3+l2", layers="0.1+0.0", cache=tmp_path)
     run = Run(tmp_path / found.name)
     assert set(map(str, read_feature_head(run.feature_file(0, "test")).columns)) == {"0.0@max", "0.1@max"}
     assert run.read().layer_order == ("0.0", "0.1")
     stored = read_rank_file(run.rank_file(0, "test")).stored.ranks
-    assert {(ranked.layer.layer, ranked.reduction) for ranked in stored} == {
+    assert {(ranked.layer.layer, ranked.post_processing) for ranked in stored} == {
         ("0.0+0.1", "none"), ("0.0+0.1", "l2+pca:3+l2"),
     }  # fmt: skip
     probed("l2", layers="0.1", cache=tmp_path)
@@ -182,7 +190,7 @@ def test_features_fitted_on_images_in_another_order_are_ranked_again(tmp_path: P
         again = probed("none", layers="0.1", cache=tmp_path, splits={"train": turned, "test": TEST})
     assert again.name == first.name
     ranks = read_rank_file(Run(tmp_path / first.name).rank_file(0, "test")).stored.ranks
-    assert [ranked.reduction for ranked in ranks] == ["none"]
+    assert [ranked.post_processing for ranked in ranks] == ["none"]
 
 
 def test_features_are_extracted_side_by_side() -> None:

@@ -209,19 +209,19 @@ def test_features_that_are_not_finite_have_no_value_and_say_so() -> None:
         result.ranks["test", "output"]
 
 
-@pytest.mark.parametrize("reduction", ["pca:2", "binary"])
-def test_a_reduction_that_needs_finite_features_has_no_value_for_others(reduction: str) -> None:
+@pytest.mark.parametrize("post_processing", ["pca:2", "binary"])
+def test_post_processing_that_needs_finite_features_has_no_value_for_others(post_processing: str) -> None:
     model = small_model()
     nn.init.constant_(model.get_parameter("1.2.bias"), float("nan"))
-    result = layerprobe.probe(model, {"train": TRAIN, "test": TEST}, ks=(1,), layers="0.1,output", reduce=reduction)
+    result = layerprobe.probe(model, {"train": TRAIN, "test": TEST}, ks=(1,), layers="0.1,output", post=post_processing)
     # pca is fitted on the 8 training images; the codes are those of the 9 test images
-    rows = {"pca:2": 8, "binary": 9}[reduction]
+    rows = {"pca:2": 8, "binary": 9}[post_processing]
     (invalid,) = [score for score in result.scores if (score.split, score.ranked.layer.layer) == ("test", "output")]
     assert (invalid.value, invalid.notes) == (None, (f"NaN ({rows} rows)",))
     assert number(result.scores, split="test", layer="0.1") is not None
     for values in (result.ranks, result.features):
-        with pytest.raises(NumericError, match=rf"output/{reduction} has none on test: NaN \({rows} rows\)"):
-            values["test", f"output/{reduction}"]
+        with pytest.raises(NumericError, match=rf"output/{post_processing} has none on test: NaN \({rows} rows\)"):
+            values["test", f"output/{post_processing}"]
 
 
 def test_every_registered_metric_is_measured_by_name() -> None:
@@ -266,7 +266,7 @@ def test_what_cannot_be_measured_is_told(asked: dict[str, Any], error: type[Exce
         ({"layers": 5}, "layers must be a name or a sequence of names, not int"),
         ({"layers": torch.ones(2)}, "a name in layers must be text, not Tensor"),
         ({"pools": 1}, "pools must be a name or a sequence of names, not int"),
-        ({"reduce": None}, "reduce must be a name or a sequence of names, not None"),
+        ({"post": None}, "post must be a name or a sequence of names, not None"),
         ({"fit": 1}, "fit must be a name, not int"),
         ({"similarity": torch.cosine_similarity}, "similarity must be a name, not builtin_function_or_method"),
         ({"ks": 1}, r"ks must be whole numbers, such as \(1, 10\), not int"),

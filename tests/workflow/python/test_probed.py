@@ -102,12 +102,14 @@ def test_another_metric_is_drawn_and_named(result: Probed) -> None:
 
 
 def test_layers_at_one_dimension_are_drawn_or_how_to_bring_them_there_is_told(result: Probed) -> None:
-    with pytest.raises(DataError, match="no layer of epoch 0 is stored at an equal dimension. Probe with reduce="):
+    with pytest.raises(DataError, match="no layer of epoch 0 is stored at an equal dimension. Probe with post="):
         result.plot("dims")
-    reduced = layerprobe.probe(small_model(), {"test": TEST}, ks=(1,), layers="0.1", reduce=("none", "random:2+l2"))
-    figure = reduced.plot("dims")
+    post_processed = layerprobe.probe(
+        small_model(), {"test": TEST}, ks=(1,), layers="0.1", post=("none", "random:2+l2")
+    )
+    figure = post_processed.plot("dims")
     assert figure.axes[0].get_title("left").splitlines() == ["Sequential, weights as given", "at 2 dimensions"]
-    assert "unreduced: 6 dimensions" in figure.texts[-1].get_text()
+    assert "raw: 6 dimensions" in figure.texts[-1].get_text()
 
 
 def test_cka_needs_test_images() -> None:

@@ -60,10 +60,10 @@ def test_the_choice_is_that_of_the_same_arrays(result: Probed, seen: bool) -> No
     features, labels, splits = rows(result)
     ours, theirs = result.choose(seen=seen), layerprobe.choose(features, labels, splits=splits, seen=seen)
     assert without_pools(ours) == without_pools(theirs)
-    assert (ours.ship.name, ours.gain, ours.at_most, ours.shares) == (
-        theirs.ship.name,
+    assert (ours.selected.name, ours.gain, ours.max_loss, ours.shares) == (
+        theirs.selected.name,
         theirs.gain,
-        theirs.at_most,
+        theirs.max_loss,
         theirs.shares,
     )
     assert layerprobe.choose(result, seen=seen) == ours
@@ -126,7 +126,7 @@ def test_a_classifier_after_the_embedding_is_not_taken_for_it() -> None:
 def test_a_comparison_has_the_numbers_and_the_text_of_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = probed(cache=tmp_path, reduce="none,l2+pca:3+l2")
+    result = probed(cache=tmp_path, post="none,l2+pca:3+l2")
     for words in (("0.1", "output"), ("0.0", "output/l2+pca:3+l2", "--metric", "MAP@R", "--split", "train")):
         monkeypatch.setattr("sys.argv", ["layerprobe", "compare", *words, "--cache", str(tmp_path)])
         with pytest.raises(SystemExit):
@@ -189,13 +189,13 @@ def test_a_page_of_a_kept_result_names_its_scores(tmp_path: Path) -> None:
     assert f"cache/{result.name}/scores.csv" in (tmp_path / "page.html").read_text()
 
 
-def test_classes_that_the_model_has_not_seen_are_choosing_classes_all_over_a_page(tmp_path: Path) -> None:
+def test_classes_that_the_model_has_not_seen_are_selection_classes_all_over_a_page(tmp_path: Path) -> None:
     result = probed(cache=tmp_path / "cache")
     result.report(tmp_path / "page.html", seen=False)
     page = (tmp_path / "page.html").read_text()
-    assert "On the choosing classes they reach" in page  # the finding
-    assert "choosing classes: 48 queries of 12 classes" in page  # a figure's caption
-    assert "choosing and test recall of every layer" in page
+    assert "On the selection classes they reach" in page  # the finding
+    assert "selection classes: 48 queries of 12 classes" in page  # a figure's caption
+    assert "selection and test recall of every layer" in page
     result.report(tmp_path / "page.html")  # a kept run does not change
     page = (tmp_path / "page.html").read_text()
     assert "On the training classes they reach" in page

@@ -82,10 +82,10 @@ def test_images_in_another_order_are_the_same_run_with_features_in_that_order(tm
     assert "output" not in str(read_feature_head(opened.run.feature_file(0, "test")).columns)
 
 
-@pytest.mark.parametrize("reduce", ["none", "random:2x2"])
+@pytest.mark.parametrize("post", ["none", "random:2x2"])
 @pytest.mark.filterwarnings("ignore:.* hold no longer")
-def test_no_score_is_left_whose_features_are_gone(tmp_path: Path, reduce: str) -> None:
-    first = probed(tmp_path, "0.1,output", splits={"train": TRAIN, "test": TEST}, reduce=reduce)
+def test_no_score_is_left_whose_features_are_gone(tmp_path: Path, post: str) -> None:
+    first = probed(tmp_path, "0.1,output", splits={"train": TRAIN, "test": TEST}, post=post)
     probed(tmp_path, "0.0", splits={"train": TRAIN, "test": shuffled()})
     run = Run(tmp_path / first.name)
     # The training images came in the same order, so that their features are kept.

@@ -19,7 +19,7 @@ from layerprobe.workflow.report.report import build_report
 from layerprobe.workflow.report.report_gallery import Galleries
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.choose.test_choose import network_of
-from tests.workflow.choosing_runs import C2, FC6, labels_of, write_run
+from tests.workflow.selection_runs import C2, FC6, labels_of, write_run
 from tests.workflow.stored_ranks import ranked
 
 

@@ -15,8 +15,8 @@ from tests.records import rewrite
 from tests.scores import with_layer
 from tests.workflow.choose.test_choose_once import WHITE
 from tests.workflow.choose.test_choose_once import folded as folded
-from tests.workflow.choosing_runs import C1, C2, FC6, hits, write_run
 from tests.workflow.conftest import Silent
+from tests.workflow.selection_runs import C1, C2, FC6, hits, write_run
 
 GOOD, FAIR, POOR = hits(*[4] * 20), hits(*[3] * 20), hits(*[1] * 20)
 NETWORK: dict[str, object] = {
@@ -87,7 +87,7 @@ def test_a_choice_that_is_searched_in_fifths_is_labelled_at_its_numbers(folded: 
 
 
 def test_a_choice_that_would_rank_layers_anew_is_left_to_choose(folded: Run) -> None:
-    white = [with_layer(score, reduction="l2+whiten:9:0.5+l2") for score in folded.scores()]
+    white = [with_layer(score, post_processing="l2+whiten:9:0.5+l2") for score in folded.scores()]
     ScoreTable([*folded.scores(), *white], stored=[]).write(folded.scores_file)
     (line,) = choices([folded]).missing
     assert line == f"a: no choice is stored, and it takes a while; {folded.command('choose')} makes one"

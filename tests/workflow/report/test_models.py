@@ -8,7 +8,7 @@ from layerprobe.workflow.choose.models_text import models_table
 from layerprobe.workflow.report.models import shown_models
 from layerprobe.workflow.report.report import build_report
 from tests.workflow.choose.test_choose_models import GOOD, POOR, stored
-from tests.workflow.choosing_runs import C1, write_run
+from tests.workflow.selection_runs import C1, write_run
 
 
 def test_the_page_of_several_models_leads_with_their_table(tmp_path: Path) -> None:

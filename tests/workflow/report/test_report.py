@@ -172,7 +172,7 @@ def test_how_a_run_was_made_begins_with_its_best_layer_on_validation(tmp_path: P
     assert build_report([run]).runs[0].made[0] == ("best layer", text)
 
 
-def test_a_reduced_layer_is_not_among_the_few_for_being_best_on_validation(tmp_path: Path) -> None:
+def test_a_post_processed_layer_is_not_among_the_few_for_being_best_on_validation(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     (first, *_) = run.scores()
     middle = [replace(with_layer(first, layer=f"pool5.{i}"), split="validation", value=0.1 * i) for i in range(1, 6)]
@@ -180,23 +180,23 @@ def test_a_reduced_layer_is_not_among_the_few_for_being_best_on_validation(tmp_p
         run,
         [
             *middle,
-            replace(with_layer(middle[0], layer="pool5.2", reduction="l2+pca:8"), value=0.9),
+            replace(with_layer(middle[0], layer="pool5.2", post_processing="l2+pca:8"), value=0.9),
         ],
     )
     (page,) = build_report([run]).runs
-    assert all(page.layers[place].reduction == "none" for place in page.few)
+    assert all(page.layers[place].post_processing == "none" for place in page.few)
 
 
-def test_title_and_finding_call_train_choosing_classes_where_no_network_has_seen_it(tmp_path: Path) -> None:
+def test_title_and_finding_call_train_selection_classes_where_no_network_has_seen_it(tmp_path: Path) -> None:
     recipe = {"data": {"name": "glyphs", "seen": False}, "net": {"weights": "a_5.pt"}, "train": {"epochs": 0}}
     run = run_of(
         tmp_path, recipe=recipe, weights_files=[{"path": "a_5.pt", "sha256": "0", "size": 1, "part": None, "epoch": 5}]
     )
     made = build_report([run])
-    assert made.title == "one: choosing and test recall of every layer"
-    assert "On the choosing classes they reach 50.0 % against 37.5 %." in made.findings[-1]
+    assert made.title == "one: selection and test recall of every layer"
+    assert "On the selection classes they reach 50.0 % against 37.5 %." in made.findings[-1]
     both = build_report([run, run_of(tmp_path, "two")])
-    assert both.title == "one, two: choosing, train and test recall of every layer"
+    assert both.title == "one, two: selection, train and test recall of every layer"
 
 
 def test_galleries_and_why_there_are_none_are_on_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ from tests.workflow.conftest import RECIPES, Silent
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
 C3 = RankedLayer(LayerKey("c3", "max"), "none", "cosine")
-BINARY = replace(FC6, reduction="binary", similarity="hamming")
-REDUCED = replace(FC6, reduction="l2+pca:3+l2")
-LAYERS = (C3, FC6, BINARY, REDUCED)
+BINARY = replace(FC6, post_processing="binary", similarity="hamming")
+POST_PROCESSED = replace(FC6, post_processing="l2+pca:3+l2")
+LAYERS = (C3, FC6, BINARY, POST_PROCESSED)
 SETTINGS = ("data.image_size=28", "net.name=lenet", "net.fc=[8]", "train.epochs=1", "train.batch_size=6",
             "train.images_per_class=2")  # fmt: skip
 
@@ -51,8 +51,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Image.fromarray(pixels.astype(np.uint8)).save(folder / f"images/class{label}/{i}.png")
     recipe = load_recipe(str(RECIPES / "netA.toml"), Overrides(f"folder:{folder / 'images'}", SETTINGS))
     run = train(TrainRequest(recipe, True, folder / "cache", "one", "cpu", 0), Silent())
-    reduce = ("none", "binary", "l2+pca:3+l2")
-    probe(run, ProbeRequest(layers=("c3", "fc6"), splits=("train", "test"), ks=(1,), reduce=reduce), Silent())
+    post = ("none", "binary", "l2+pca:3+l2")
+    probe(run, ProbeRequest(layers=("c3", "fc6"), splits=("train", "test"), ks=(1,), post=post), Silent())
     return folder
 
 
@@ -100,7 +100,8 @@ def test_a_layer_is_shown_in_bits_but_not_by_what_would_be_fitted_anew(run: Run)
     gallery = gallery_of(run)
     assert gallery.layers == (C3, FC6, BINARY)
     assert (
-        "Layers with a fitted or drawn reduction are not shown: 1. layerprobe plot panels shows them" in gallery.notes
+        "Layers with a fitted or drawn post-processing are not shown: 1. layerprobe plot panels shows them"
+        in gallery.notes
     )
 
 
@@ -140,7 +141,7 @@ def test_queries_fulfil_the_rules_that_they_are_shown_for(run: Run) -> None:
 def test_the_layer_before_the_embedding_is_the_one_that_the_page_shows_first(run: Run) -> None:
     # binary codes of c3 stand in for another pool of the layer, which the page does not show first
     scores = [
-        with_layer(score, layer="c3", pool="max") if score.ranked.reduction == "binary" else score
+        with_layer(score, layer="c3", pool="max") if score.ranked.post_processing == "binary" else score
         for score in run.scores()
     ]
     codes = replace(BINARY, layer=C3.layer)

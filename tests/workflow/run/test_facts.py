@@ -233,28 +233,28 @@ def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best(tmp_pa
     assert table.notes[0] == "* best on test (chosen on test): fc6, 95.8 %; not significantly different: pool5@max"
 
 
-def test_each_reduction_has_a_table_and_a_best_layer_of_its_own(tmp_path: Path) -> None:
+def test_each_post_processing_has_a_table_and_a_best_layer_of_its_own(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     ScoreTable([SCORE]).write(run.scores_file)
     values = {("none", "fc6"): 0.5, ("none", "pool5"): 0.25, ("l2", "fc6"): 0.625, ("l2", "pool5"): 0.75}
     scores = [
-        replace(with_layer(SCORE, layer=layer, reduction=reduction), value=value)
-        for (reduction, layer), value in values.items()
+        replace(with_layer(SCORE, layer=layer, post_processing=post_processing), value=value)
+        for (post_processing, layer), value in values.items()
     ]
-    raw, reduced = score_tables(run, scores[::-1])
-    assert [table.rows[table.marked or 0][1] for table in (raw, reduced)] == ["fc6", "pool5/l2"]
+    raw, post_processed = score_tables(run, scores[::-1])
+    assert [table.rows[table.marked or 0][1] for table in (raw, post_processed)] == ["fc6", "pool5/l2"]
     assert raw.heading[0] == "one, epoch 1, R@1 in %, cosine"
-    assert reduced.heading[0] == "one, epoch 1, R@1 in %, cosine"
+    assert post_processed.heading[0] == "one, epoch 1, R@1 in %, cosine"
     assert "test: 4 queries" in raw.heading
-    assert "test: 4 queries" not in reduced.heading
+    assert "test: 4 queries" not in post_processed.heading
 
 
-def test_what_is_said_of_layers_as_they_are_is_not_said_of_reduced_ones_again(tmp_path: Path) -> None:
+def test_what_is_said_of_layers_as_they_are_is_not_said_of_post_processed_ones_again(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     raw = replace(SCORE, interval=Interval(0.4, 0.6), notes=("12 files are absent",), units=CLUSTERS)
-    reduced = replace(with_layer(raw, reduction="l2"), notes=("mean of 5 draws", *raw.notes))
-    ScoreTable([raw, reduced]).write(run.scores_file)
-    first, second = score_tables(run, [raw, reduced])
+    post_processed = replace(with_layer(raw, post_processing="l2"), notes=("mean of 5 draws", *raw.notes))
+    ScoreTable([raw, post_processed]).write(run.scores_file)
+    first, second = score_tables(run, [raw, post_processed])
     assert first.notes[1:] == ("test, fc6: 12 files are absent",)
     assert second.notes[1:] == ("test, fc6/l2: mean of 5 draws",)
     assert (

@@ -45,8 +45,8 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     counts: list[int] = []
 
-    def counting(module: Any, taps: Any, batches: Any, *rest: Any, **options: Any) -> Iterator[Any]:
-        for features in extract(module, taps, batches, *rest, **options):
+    def counting(module: Any, hooks: Any, batches: Any, *rest: Any, **options: Any) -> Iterator[Any]:
+        for features in extract(module, hooks, batches, *rest, **options):
             if counts and counts[0] == -len(counts):
                 raise KeyboardInterrupt
             counts.append(len(next(iter(features.values()))))
@@ -63,10 +63,10 @@ def copy_of(run: Run, folder: Path) -> Run:
 def test_scores_and_ranks_of_several_files_are_those_of_one_byte_by_byte(
     run: Run, tmp_path: Path, request_of_shards: ProbeRequest
 ) -> None:
-    reduced = {"reduce": ("none", "l2+pca:4"), "metrics": ("MAP@R",)}
+    post_processed = {"post": ("none", "l2+pca:4"), "metrics": ("MAP@R",)}
     one = copy_of(run, tmp_path / "one")
-    probe(run, replace(request_of_shards, **reduced), Silent())  # type: ignore[arg-type] # fields of a request
-    probe(one, replace(REQUEST, **reduced), Silent())  # type: ignore[arg-type] # fields of a request
+    probe(run, replace(request_of_shards, **post_processed), Silent())  # type: ignore[arg-type] # fields of a request
+    probe(one, replace(REQUEST, **post_processed), Silent())  # type: ignore[arg-type] # fields of a request
     assert sorted(path.name for path in (run.folder / "features" / "epoch-0002.test").iterdir()) == SHARDS
     assert one.feature_file(2, "test").exists()
     for path in ("scores.csv", "ranks/epoch-0002.test.h5", "ranks/epoch-0002.train.h5"):

@@ -69,21 +69,25 @@ def test_a_layer_without_a_value_takes_no_part(run: Run) -> None:
 
 
 def test_a_mean_of_draws_is_told_apart_by_the_means_of_its_queries(run: Run) -> None:
-    draws = {replace(FC6, reduction=name): ranks_of(hits(miss)) for name, miss in (("random:2", 3), ("random:2:1", 8))}
+    draws = {
+        replace(FC6, post_processing=name): ranks_of(hits(miss)) for name, miss in (("random:2", 3), ("random:2:1", 8))
+    }
     scores = sure(stored(run, 5, "test", {CONV: ENTRIES[CONV], POOL5: ENTRIES[POOL5], **draws}))
     # each draw hits 23 of 24, like pool5
-    mean = with_layer(scores[2], reduction="random:2x2")
-    assert find_indistinguishable(run, [*scores[:2], mean], "R@1", DATA) == (replace(FC6, reduction="random:2x2"),)
+    mean = with_layer(scores[2], post_processing="random:2x2")
+    assert find_indistinguishable(run, [*scores[:2], mean], "R@1", DATA) == (
+        replace(FC6, post_processing="random:2x2"),
+    )
 
 
 def test_nothing_is_said_without_the_ranks_of_a_draw(run: Run) -> None:
     draws: dict[RankedLayer, Ranks | str] = {
-        replace(FC6, reduction="random:2"): ranks_of(hits(3)),
-        replace(FC6, reduction="random:2:1"): "NaN (3 rows)",
+        replace(FC6, post_processing="random:2"): ranks_of(hits(3)),
+        replace(FC6, post_processing="random:2:1"): "NaN (3 rows)",
     }
     scores = sure(stored(run, 5, "test", {POOL5: ENTRIES[POOL5], **draws}))
-    for reduction in ("random:2x2", "random:2x3"):  # of an invalid draw, and of one that is not stored
-        mean = with_layer(scores[1], reduction=reduction)
+    for post_processing in ("random:2x2", "random:2x3"):  # of an invalid draw, and of one that is not stored
+        mean = with_layer(scores[1], post_processing=post_processing)
         assert find_indistinguishable(run, [scores[0], mean], "R@1", DATA) is None
 
 

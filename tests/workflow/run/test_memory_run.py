@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from layerprobe.reductions.applying import Blocks
-from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.unfitted import unit
+from layerprobe.post_processing.applying import Blocks
+from layerprobe.post_processing.chain import parse_chain
+from layerprobe.post_processing.unfitted import unit
 from layerprobe.system.errors import DataError
-from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey, RankedLayer
 from layerprobe.workflow.choose.features_run import run_of_features
 from layerprobe.workflow.choose.user_features import check_features
 from layerprobe.workflow.probe.rerank import StoredSearch, whitening_fits
@@ -71,7 +71,7 @@ def test_groups_and_the_seed_are_kept_and_no_file_is_read(run: MemoryRun) -> Non
     assert np.asarray(rules.groups).tolist() == (LABELS[18:] % 2).tolist()
     assert run.read().seed == 3
     assert stored_choice(run) is None
-    assert RankedLayer(LayerKey("a", "none"), NO_REDUCTION, "cosine") not in run.ranks(0, "test").groups
+    assert RankedLayer(LayerKey("a", "none"), NO_POST_PROCESSING, "cosine") not in run.ranks(0, "test").groups
 
 
 def test_maps_by_fold_are_fitted_once_and_are_those_of_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_maps_by_fold_are_fitted_once_and_are_those_of_the_chain(monkeypatch: py
         alone = chain.fit(Blocks(torch.from_numpy(FEATURES[folds != fold]), cpu), 5, seed=0)
         rows = torch.from_numpy(FEATURES).double()
         np.testing.assert_allclose(together.onto(5, unit)(fold)(rows), alone(rows), rtol=1e-6, atol=1e-8)
-    monkeypatch.setattr("layerprobe.workflow.probe.rerank.half_whitening", lambda *_: pytest.fail("fitted again"))
+    monkeypatch.setattr("layerprobe.workflow.probe.rerank.partial_whitening", lambda *_: pytest.fail("fitted again"))
     assert whitening_fits(run, 0, "test", key, folds, cpu, learned=False) is together
 
 

@@ -63,7 +63,7 @@ def test_what_is_missing_says_how_it_is_computed(run: Run) -> None:
     probe(run, HALF, Silent())
     run.feature_file(2, "test").unlink()
     prepared = prepare(run, replace(REQUEST, layers=("fc6", "pool5.3")))
-    missing = [prepared.features.missing(2, split, prepared.selection.taps) for split in ("train", "test")]
+    missing = [prepared.features.missing(2, split, prepared.selection.hooks) for split in ("train", "test")]
     assert [item.precision for item in missing] == ["bfloat16", "bfloat16"]
 
 

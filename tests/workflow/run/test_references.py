@@ -53,7 +53,7 @@ def test_words_are_divided_at_the_first_colon(text: str, found: Reference) -> No
         ("netA:", "netA:: no layer after the colon"),
         ("netA#:fc6", "'' is not an epoch"),
         ("netA#last", "'last' is not an epoch"),
-        ("netA:fc6/", "no reduction after /"),
+        ("netA:fc6/", "no post-processing after /"),
         ("netA:fc6~cosin", "unknown similarity 'cosin'. Did you mean 'cosine'?"),
     ],
 )
@@ -119,12 +119,12 @@ def test_a_mean_of_draws_is_found_where_each_of_them_is_ranked(ranked_split: Ran
     store_ranks(ranked_split.run, {C1: [1, 0], first: [1, 0], second: [1, 1]}, [0, 1])
     there = open_ranked_split(ranked_split.run, None, "test")
     assert found(there, "fc6/random:2x2") == [ranked("fc6@none", "random:2x2")]
-    with pytest.raises(RecipeError, match=r"fc6/random:2x3~cosine is not ranked\. .* --layers fc6 --reduce random:2x3"):
+    with pytest.raises(RecipeError, match=r"fc6/random:2x3~cosine is not ranked\. .* --layers fc6 --post random:2x3"):
         found(there, "fc6/random:2x3")
 
 
-def test_a_misspelt_reduction_has_the_near_miss(ranked_split: RankedSplit) -> None:
-    with pytest.raises(UnknownNameError, match="unknown reduction 'pcaa:8'. Did you mean 'pca:'"):
+def test_a_misspelt_post_processing_has_the_near_miss(ranked_split: RankedSplit) -> None:
+    with pytest.raises(UnknownNameError, match="unknown post-processing 'pcaa:8'. Did you mean 'pca:'"):
         found(ranked_split, "fc6/pcaa:8")
 
 
@@ -213,7 +213,7 @@ def test_the_pair_is_the_embedding_and_the_last_layer_measured_before_it(
     assert last_two(record(), map(ranked, measured)) == found
 
 
-def test_neither_of_the_pair_is_reduced_or_searched_otherwise() -> None:
+def test_neither_of_the_pair_is_post_processed_or_searched_otherwise() -> None:
     layers = [ranked("pool4@max"), ranked("pool5@max", "l2"), ranked("pool5@max", similarity="dot"), ranked("fc6@none")]
     assert last_two(record(), layers) == LastTwo(layers[0], layers[-1], adjacent=False)
 

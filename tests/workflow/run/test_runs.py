@@ -52,7 +52,7 @@ with locked(Run(Path(sys.argv[1]))):
 
 def write_json(run: Run, record: dict[str, object]) -> None:
     run.folder.mkdir()
-    run.record_file.write_text(json.dumps({"schema": 1} | record))
+    run.record_file.write_text(json.dumps({"schema": 2} | record))
 
 
 def test_a_run_that_another_process_holds_is_busy_and_names_it(tmp_path: Path) -> None:
@@ -193,9 +193,9 @@ def test_an_old_run_moves_aside_to_the_first_free_name(tmp_path: Path) -> None:
     [
         ("{", "not JSON"),
         ("[]", "not the record of a run"),
-        ('{"schema": 1}', "state is missing, expected text"),
-        ('{"schema": 99}', r"format 99\); this one reads format 1"),
-        ('{"schema": 0}', r"format 0\); this one reads format 1"),
+        ('{"schema": 2}', "state is missing, expected text"),
+        ('{"schema": 99}', r"format 99\); this one reads format 2"),
+        ('{"schema": 0}', r"format 0\); this one reads format 2"),
     ],
 )
 def test_a_record_that_cannot_be_read_says_why(tmp_path: Path, text: str, message: str) -> None:
@@ -233,8 +233,8 @@ def test_a_missing_field_and_a_record_of_another_format_are_named(tmp_path: Path
     write_json(run, {key: value for key, value in RECORD.items() if key != "hashes"})
     with pytest.raises(DataError, match="run.json: hashes is missing, expected the hash of each file"):
         run.read()
-    run.record_file.write_text('{"schema": 2, "versions": 3}')
-    with pytest.raises(DataError, match=r"written by layerprobe None \(format 2\); this one reads format 1"):
+    run.record_file.write_text('{"schema": 3, "versions": 3}')
+    with pytest.raises(DataError, match=r"written by layerprobe None \(format 3\); this one reads format 2"):
         run.read()
 
 

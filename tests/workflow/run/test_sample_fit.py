@@ -1,4 +1,4 @@
-"""Features that are stored reduced alone, by a map that is fitted on a sample."""
+"""Features that are stored post-processed alone, by a map that is fitted on a sample."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.workflow.conftest import Silent
 
 POOL = LayerKey("pool5.3", "max")
 RAW = ProbeRequest(layers=("pool5.3", "fc6"), ks=(1,), epochs="last", device="cpu", workers=0)
-REQUEST = replace(RAW, reduce=("pca:3",), store_reduced=9)
+REQUEST = replace(RAW, post=("pca:3",), store_post=9)
 NOTES = {"fitted on 9 of 16 train images", "raw features are not stored"}
 
 
@@ -73,7 +73,7 @@ def test_every_score_says_how_many_images_the_map_was_fitted_on(run: Run) -> Non
     assert len(scores) == 4
     assert all({*score.notes} >= NOTES for score in run.scores())
     assert files(run) == ["epoch-0002.test~pca:3~9.h5", "epoch-0002.train~9.h5"]  # train is not asked for
-    scores = probe(run, replace(REQUEST, reduce=("first:4",)), Silent())
+    scores = probe(run, replace(REQUEST, post=("first:4",)), Silent())
     assert all("raw features are not stored" in score.notes for score in scores)
 
 
@@ -95,7 +95,7 @@ def test_it_is_resumed_from_the_stored_sample(run: Run, monkeypatch: pytest.Monk
 
 def test_the_same_map_of_raw_features_is_another_number(run: Run) -> None:
     probe(run, REQUEST, Silent())
-    scores = probe(run, replace(REQUEST, store_reduced=None), Silent())
+    scores = probe(run, replace(REQUEST, store_post=None), Silent())
     assert not any("not stored" in note for score in run.scores() for note in score.notes)
     assert len(run.scores()) == len(scores)
 
@@ -113,11 +113,11 @@ def test_a_layer_is_chosen_among_them_and_what_needs_raw_features_says_so(
     request_for: Callable[..., TrainRequest], tmp_path: Path
 ) -> None:
     run = train(request_for("data.validation_classes=0.5", "train.batch_size=4", "train.epochs=0"), Silent())
-    probe(run, replace(REQUEST, store_reduced=5), Silent())
+    probe(run, replace(REQUEST, store_post=5), Silent())
     choice = choose_runs([run], ChooseRequest(device="cpu"), Silent())
     assert "on 2 validation classes" in str(choice)
     assert "PCA to 3" in str(choice)
-    command = "Run layerprobe probe tiny .*--reduce pca:3"
+    command = "Run layerprobe probe tiny .*--post pca:3"
     request = ExportRequest(tmp_path / "out", ("npz",), layer="pool5.3/pca:3")
     with pytest.raises(DataError, match=f"that pool5.3@max/pca:3 was ranked by are not stored.*{command}"):
         export_run(layer_to_export(run, request, Silent()), request, Silent())
@@ -125,7 +125,7 @@ def test_a_layer_is_chosen_among_them_and_what_needs_raw_features_says_so(
         threshold(run, ThresholdRequest(layer="pool5.3/pca:3"), Silent())
 
 
-def test_maps_to_be_fitted_within_folds_of_the_choosing_classes_need_raw_features(
+def test_maps_to_be_fitted_within_folds_of_the_selection_classes_need_raw_features(
     request_for: Callable[..., TrainRequest],
 ) -> None:
     run = train(request_for("train.epochs=0"), Silent())  # untrained, so that its train classes are chosen on
@@ -138,11 +138,11 @@ def test_maps_to_be_fitted_within_folds_of_the_choosing_classes_need_raw_feature
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"reduce": None}, "--store-reduced stores what one reduction gives. Give one reduction, such as"),
-        ({"reduce": ("none",)}, "--store-reduced stores what one reduction gives"),
-        ({"reduce": ("pca:3", "pca:2")}, "--store-reduced stores what one reduction gives"),
-        ({"reduce": ("pca:3+binary",)}, "--store-reduced: pca:3.binary gives bit. Give one that gives float32"),
-        ({"reduce": ("random:2x2",)}, "--store-reduced: random:2x2 gives several draws"),
+        ({"post": None}, "--store-post stores what one post-processing gives. Give one post-processing, such as"),
+        ({"post": ("none",)}, "--store-post stores what one post-processing gives"),
+        ({"post": ("pca:3", "pca:2")}, "--store-post stores what one post-processing gives"),
+        ({"post": ("pca:3+binary",)}, "--store-post: pca:3.binary gives bit. Give one that gives float32"),
+        ({"post": ("random:2x2",)}, "--store-post: random:2x2 gives several draws"),
     ],
 )
 def test_what_is_not_one_map_of_float32_is_refused(changes: dict[str, object], message: str) -> None:
@@ -153,6 +153,6 @@ def test_what_is_not_one_map_of_float32_is_refused(changes: dict[str, object], m
 def test_what_needs_raw_features_is_refused_before_any_work(run: Run) -> None:
     with pytest.raises(RecipeError, match=r"pool5.3\+fc6@max is made of the raw features of several layers. Leave it"):
         probe(run, replace(REQUEST, layers=("pool5.3+fc6",)), Silent())
-    with pytest.raises(RecipeError, match="--dry-run does not estimate --store-reduced"):
+    with pytest.raises(RecipeError, match="--dry-run does not estimate --store-post"):
         estimate_probe(run, REQUEST)
     assert not (run.folder / "features").exists()

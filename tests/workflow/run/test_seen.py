@@ -8,7 +8,7 @@ import pytest
 from layerprobe.system.errors import RecipeError
 from layerprobe.workflow.run.seen import has_seen_train, split_to_choose_on, state_seen
 from tests.records import recorded
-from tests.workflow.choosing_runs import C1, hits, write_run
+from tests.workflow.selection_runs import C1, hits, write_run
 
 FILE = {"path": "/a.pt", "part": None, "sha256": "0", "size": 3}
 FILES = {"weights_files": [FILE | {"epoch": epoch} for epoch in range(3)], "epochs_done": 2}

@@ -12,8 +12,8 @@ from layerprobe.workflow.run.facts import overview
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_choice import selected_line, taken_text
 from layerprobe.workflow.summary.summary import stored_summary
-from tests.workflow.choosing_runs import C1, C2, hits, write_run
 from tests.workflow.conftest import Silent
+from tests.workflow.selection_runs import C1, C2, hits, write_run
 
 GOOD, FAIR = hits(*[4] * 20), hits(*[3] * 20)
 
@@ -40,8 +40,8 @@ def test_the_epoch_of_the_choice_is_named_where_it_is_another(run: Run) -> None:
     assert "choose selected c1, epoch 2 (" in selected_line(run, "*", C1, 5)
 
 
-def test_of_reduced_layers_the_best_is_not_called_raw(run: Run) -> None:
-    line = selected_line(run, "*", replace(C2, reduction="l2"), 2)
+def test_of_post_processed_layers_the_best_is_not_called_raw(run: Run) -> None:
+    line = selected_line(run, "*", replace(C2, post_processing="l2"), 2)
     assert line.startswith("* is the best layer at epoch 2; ")
 
 

@@ -15,8 +15,8 @@ from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_choice import RULE, StoredChoice, run_state, store_choice, stored_choice
 from tests.records import rewrite
-from tests.workflow.choosing_runs import C1, C2, FC6, hits, write_run
 from tests.workflow.conftest import Silent
+from tests.workflow.selection_runs import C1, C2, FC6, hits, write_run
 
 GOOD, FAIR, POOR = hits(*[4] * 20), hits(*[3] * 20), hits(*[1] * 20)
 HELD_OUT = {"validation": {C1: POOR, C2: GOOD, FC6: FAIR}, "test": {C1: GOOD, C2: FAIR, FC6: POOR}}

@@ -46,7 +46,7 @@ def test_a_runs_name_is_the_studys_the_recipes_identity_and_the_seed(file_of: Fi
         (
             'layers = ["fc6"',
             'layers = ["fc6/l2"',
-            'fc6/l2 is not measured. Add "probe.reduce" = ["none", "l2"] to [runs.set',
+            'fc6/l2 is not measured. Add "probe.post" = ["none", "l2"] to [runs.set',
         ),
         ("[end]", "[end]\nepochs = [0, 3]", "epoch 3 of 2 epochs"),
     ],
@@ -72,7 +72,7 @@ VARIANTS = """
 name = "A"
 layers = ["pool5", "pool5/pca:4+l2"]
 [variants.set]
-"probe.reduce" = ["none", "pca:4+l2"]
+"probe.post" = ["none", "pca:4+l2"]
 [[variants]]
 name = "B"
 [variants.set]
@@ -93,7 +93,7 @@ def test_each_variant_is_trained_at_each_cell_of_the_grid(file_of: FileOf, tmp_p
     assert str(cells[2]) == "B: net.fc = [8]"
 
 
-def test_a_reduced_layer_is_measured_by_its_layer(file_of: FileOf, tmp_path: Path) -> None:
+def test_a_post_processed_layer_is_measured_by_its_layer(file_of: FileOf, tmp_path: Path) -> None:
     cell, *_ = plan(load_study(file_of(("[grid]", VARIANTS))), tmp_path)
     assert cell.trainings[0].request("cpu").probe == ("pool5",)
 

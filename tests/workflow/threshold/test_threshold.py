@@ -34,8 +34,8 @@ from layerprobe.workflow.threshold.threshold import (
     threshold_of_features,
     threshold_table,
 )
-from tests.reductions.fitting import stored
-from tests.workflow.choosing_runs import C2, FC6, labels_of, write_run
+from tests.post_processing.fitting import stored
+from tests.workflow.selection_runs import C2, FC6, labels_of, write_run
 from tests.workflow.stored_ranks import ranked
 
 CLASSES = 20
@@ -104,8 +104,8 @@ def test_unseen_training_classes_take_the_place_of_validation(tmp_path: Path) ->
     found = made(run)
     assert (found.set_on.split, found.epoch) == ("train", 0)
     table = threshold_table(found)
-    assert table.columns[2] == "choosing\nFAR"
-    assert table.notes[0].startswith("choosing classes: 120 genuine")
+    assert table.columns[2] == "selection\nFAR"
+    assert table.notes[0].startswith("selection classes: 120 genuine")
 
 
 def test_seen_training_classes_are_refused(tmp_path: Path) -> None:
@@ -130,12 +130,12 @@ def test_a_rate_below_one_pair_is_told(tmp_path: Path) -> None:
     assert found.thresholds[0].set_far.accepted == 0
     assert found.notes[0].startswith("0.0001: less than 1 of the 3,040 impostor pairs of validation")
     assert "10,000 pairs would be needed" in found.notes[0]
-    assert "cannot be told" in threshold_table(found).notes[2]
+    assert "inconclusive" in threshold_table(found).notes[2]
 
 
 def bits_of(cache: Path, rate: float) -> MeasuredThresholds:
     """Thresholds of the signs of the same features on both splits."""
-    bits = replace(FC6, reduction="binary", similarity="hamming")
+    bits = replace(FC6, post_processing="binary", similarity="hamming")
     hits = {split: {FC6: HITS, bits: HITS} for split in ("validation", "test")}
     return made(
         write_run(cache, "one", hits, features={split: features(split, 0) for split in hits}), "fc6/binary", [rate]
@@ -143,7 +143,7 @@ def bits_of(cache: Path, rate: float) -> MeasuredThresholds:
 
 
 def test_codes_of_8_bits_have_the_cosines_of_their_integers(tmp_path: Path) -> None:
-    codes = replace(FC6, reduction="int8")
+    codes = replace(FC6, post_processing="int8")
     hits = {split: {FC6: HITS, codes: HITS} for split in ("validation", "test")}
     values = {split: features(split, seed) for seed, split in enumerate(hits)}
     found = made(write_run(tmp_path, "one", hits, features=values), "fc6/int8")
@@ -162,7 +162,7 @@ def test_bits_that_tie_above_the_rate_are_told(tmp_path: Path) -> None:
     found = bits_of(tmp_path, 0.001)
     assert (found.thresholds[0].similarity, found.thresholds[0].set_far.accepted) == (1, 0)
     assert found.notes[0].startswith("0.001: more of the impostor pairs of validation tie for the most similar")
-    assert "cannot be told" in threshold_table(found).notes[2]
+    assert "inconclusive" in threshold_table(found).notes[2]
 
 
 def test_what_ties_cost_is_no_lack_of_transfer(tmp_path: Path) -> None:
@@ -208,8 +208,11 @@ def test_nan_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_a_layer_without_one_map_is_refused(tmp_path: Path, layer: str, message: str) -> None:
-    reduced = [ranked("fc6@none", "whiten:2:1@gallery"), *(ranked("fc6@none", f"random:2{x}") for x in ("", ":1"))]
-    layers = dict.fromkeys((FC6, C2, *reduced), HITS)
+    post_processed = [
+        ranked("fc6@none", "whiten:2:1@gallery"),
+        *(ranked("fc6@none", f"random:2{x}") for x in ("", ":1")),
+    ]
+    layers = dict.fromkeys((FC6, C2, *post_processed), HITS)
     values = {split: features(split, 0) for split in ("validation", "test")}
     with pytest.raises(RecipeError, match=message.replace("*", r"\*")):
         made(write_run(tmp_path, "one", dict.fromkeys(values, layers), features=values), layer)
@@ -385,14 +388,14 @@ def test_a_threshold_of_validation_rows_is_measured_on_test_rows() -> None:
         assert row.set_far.accepted == round(3040 * row.asked - 0.5)
 
 
-def test_a_reduction_is_that_of_the_rows_it_is_fitted_on() -> None:
+def test_post_processing_is_that_of_the_rows_it_is_fitted_on() -> None:
     found = made_of_rows("deep/pca:2")
     values = stored("pca:2", VALUES[SPLITS == "validation"], VALUES)
     for row in found.thresholds:
         assert (row.far.accepted, row.tar.accepted) == brute_force_of(np.equal(SPLITS, "test"), row.similarity, values)
 
 
-def reduced_by_sklearn(
+def post_processed_by_sklearn(
     chain: str, train: NDArray[Any], labels: NDArray[np.int64], asked: NDArray[Any]
 ) -> NDArray[np.float64]:
     """Some rows through scikit-learn's PCA or LDA, less the mean of what it is fitted on."""
@@ -403,15 +406,15 @@ def reduced_by_sklearn(
 
 
 @pytest.mark.parametrize("chain", ["pca:2", "lda:2:0.1"])
-def test_thresholds_of_a_reduction_are_set_on_classes_that_it_is_not_fitted_on(chain: str) -> None:
+def test_thresholds_of_post_processing_are_set_on_classes_that_it_is_not_fitted_on(chain: str) -> None:
     values, labels = VALUES[SPLITS == "validation"].astype(np.float32), LABELS[SPLITS == "validation"]
     folds, similarities, same = folds_of_queries(labels, seed=0), [], []
     for fold in range(5):
         others, own = folds != fold, labels[folds == fold]
-        reduced = reduced_by_sklearn(chain, values[others], labels[others], values[~others])
-        reduced /= np.linalg.norm(reduced, axis=1, keepdims=True)
+        post_processed = post_processed_by_sklearn(chain, values[others], labels[others], values[~others])
+        post_processed /= np.linalg.norm(post_processed, axis=1, keepdims=True)
         pairs = np.triu_indices(len(own), 1)
-        similarities.append((reduced @ reduced.T)[pairs])
+        similarities.append((post_processed @ post_processed.T)[pairs])
         same.append(own[pairs[0]] == own[pairs[1]])
     similarity, genuine = np.concatenate(similarities), np.concatenate(same)
     found = made_of_rows(f"deep/{chain}")
@@ -423,7 +426,7 @@ def test_thresholds_of_a_reduction_are_set_on_classes_that_it_is_not_fitted_on(c
         assert row.similarity == pytest.approx(impostor[allowed], abs=1e-6)
         accepted = int((similarity[genuine] >= impostor[allowed]).sum())
         assert (row.set_far.accepted, row.set_tar.accepted) == (allowed, accepted)
-    note = "validation: pairs within each fifth of the classes, with reductions fitted on the other four"
+    note = "validation: pairs within each fifth of the classes, with post-processing fitted on the other four"
     assert found.notes[0] == note
 
 
@@ -433,11 +436,11 @@ def test_thresholds_of_too_few_classes_for_folds_say_that_their_rates_are_flatte
     given = check_features({"deep": VALUES[few]}, LABELS[few], splits)
     found = threshold_of_features(given, ThresholdRequest("deep/lda:2", (0.1,)), SILENT)
     assert found.set_on.impostor == 36 * 35 // 2 - 9 * 6  # of 9 classes of 4 images
-    assert found.notes[0] == "lda:2 was fitted on the choosing classes themselves, so their rates flatter it"
+    assert found.notes[0] == "lda:2 was fitted on the selection classes themselves, so their rates flatter it"
 
 
-def test_only_a_reduction_that_is_fitted_on_the_split_is_fitted_in_folds(tmp_path: Path) -> None:
-    run, lda, folds = run_of(tmp_path), replace(FC6, reduction="lda:2:0.1"), {}
+def test_only_post_processing_that_is_fitted_on_the_split_is_fitted_in_folds(tmp_path: Path) -> None:
+    run, lda, folds = run_of(tmp_path), replace(FC6, post_processing="lda:2:0.1"), {}
     for fitted_on in ("validation", "test"):
         search = StoredSearch(run, 2, "validation", torch.device("cpu"), fitted_on)
         pairs, notes = pairs_to_set_on(search, lda, labels_of("validation"))

@@ -160,10 +160,10 @@ def test_every_plot_is_drawn_of_a_folder_whose_classes_are_all_in_test(
     )  # fmt: skip
     recipe = load_recipe(str(RECIPES / "netA.toml"), Overrides(f"folder:{images}", settings))
     run = train(replace(request, recipe=recipe), Silent())
-    # No reduction can be fitted without training images; a random projection needs none.
-    reduce = ("none", "random:4+l2")
+    # No post-processing can be fitted without training images; a random projection needs none.
+    post = ("none", "random:4+l2")
     layers, metrics = ("pool5.3", "fc6"), ("MAP@R",)
-    scores = probe(run, ProbeRequest(layers, metrics=metrics, reduce=reduce, device="cpu", workers=0), Silent())
+    scores = probe(run, ProbeRequest(layers, metrics=metrics, post=post, device="cpu", workers=0), Silent())
     assert {(score.split, score.n) for score in scores} == {("test", 32)}
     drawable = [kind for kind in PLOTS if kind not in ("gap", *OF_A_TRAINING)]
     options = {"over-key": PlotOptions(key="net.fc")}

@@ -455,7 +455,7 @@ def test_tables_and_summary_name_the_classes_that_weights_of_a_file_are_assumed_
 ) -> None:
     torch.save(draw(0).state_dict(), tmp_path / "own.pth")
     run, scores = measured(asked(str(tmp_path / "own.pth"), settings=(f"data.seen={seen}",)))
-    classes = "4 choosing and 4 test" if seen == "false" else "4 test"
+    classes = "4 selection and 4 test" if seen == "false" else "4 test"
     line = f"assumed, not verified: own.pth was not trained on the {classes} classes"
     overview = overview_table(scores, metric="R@1", data=data_facts(run, scores))
     for table in (score_tables(run, scores)[0], summary_table(stored_summary(run)), overview):

@@ -141,6 +141,6 @@ def test_random_transforms_give_the_same_image_from_any_state_beside_any_others(
 
 
 def test_batches_have_the_size_of_the_loader_after_classes_are_left_out() -> None:
-    found = read_images(DataLoader(Counting(states=True), 7), "train", memory=LOTS).at_most(30)
+    found = read_images(DataLoader(Counting(states=True), 7), "train", memory=LOTS).max_loss(30)
     assert [len(batch.labels) for batch in found.batches] == [7, 7, 7, 7, 2]
     assert torch.equal(torch.cat([batch.images for batch in found.batches]), found.images)
