@@ -71,28 +71,85 @@ class Section(BaseModel):
 class Data(Section):
     """The data set, its split, and the preprocessing of images."""
 
-    name: str
-    root: str | None = None
-    image_size: ImageSize = 224  # side, or [height, width]
-    invert: bool = False
-    mean: _Channels = "imagenet"
-    std: _Channels = "imagenet"
-    augment: Literal["none", "affine", "photo"] = "photo"
-    transform: Literal["square", "D1", "D2", "D3", "model"] = "square"
-    resize: Literal["exact", "fast"] = "exact"
-    exif_rotation: bool = False
-    white: Annotated[int, Field(ge=1, le=65535)] = 65535  # the value of 16-bit grey that is white
-    validation_classes: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    validation_folds: Annotated[int, Field(ge=0)] = 0  # 0: none
-    validation_fold: Annotated[int, Field(ge=0)] = 0  # the held-out one
-    seen: bool = True  # whether weights from a file were trained on the training classes
-    share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    cache: Literal["auto", "off"] = "auto"
+    name: str = Field(description="The data set: one of those that `layerprobe data list` shows.")
+    root: str | None = Field(default=None, description="Folder or file of the data set; `--data NAME:ROOT` sets it.")
+    image_size: ImageSize = Field(
+        default=224, description="Size of the network's input in pixels: the side of a square, or [height, width]."
+    )
+    invert: bool = Field(default=False, description="Invert the pixels, so that black becomes white.")
+    mean: _Channels = Field(
+        default="imagenet",
+        description='Mean of the pixels, which is subtracted, in the scale 0 to 1: one number, three, or "imagenet".',
+    )
+    std: _Channels = Field(
+        default="imagenet",
+        description="Standard deviation of the pixels, which divides, in the scale 0 to 1: as for `mean`.",
+    )
+    augment: Literal["none", "affine", "photo"] = Field(
+        default="photo",
+        description='Augmentation in training: "photo" scales by 1 to 1.1, crops and mirrors; "affine" rotates by up to'
+        " 10 degrees, scales and shifts, and does not mirror.",
+    )
+    transform: Literal["square", "D1", "D2", "D3", "model"] = Field(
+        default="square",
+        description='How an image becomes the input: "square" squeezes it; D1, D2 and D3 crop as the papers do; "model"'
+        " is the model's own preprocessing.",
+    )
+    resize: Literal["exact", "fast"] = Field(
+        default="exact",
+        description='How images are resized: "exact" by PIL; "fast" by torch, which differs by rounding.',
+    )
+    exif_rotation: bool = Field(default=False, description="Turn photographs as their EXIF orientation says.")
+    white: int = Field(
+        default=65535,
+        ge=1,
+        le=65535,
+        description="The value of 16-bit grey images that is white; larger values become white.",
+    )
+    validation_classes: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of the training classes that is held out for validation; 0 holds out none.",
+    )
+    validation_folds: int = Field(
+        default=0,
+        ge=0,
+        description="Number of parts of the training classes, one of which is held out; 0 holds out none.",
+    )
+    validation_fold: int = Field(
+        default=0, ge=0, description="Which part of `validation_folds` is held out, counted from 0."
+    )
+    seen: bool = Field(
+        default=True,
+        description="Whether the weights that are loaded were trained on the training classes; false: they were not.",
+    )
+    share: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Share of the images of each training class; at least two images of a class are kept.",
+    )
+    cache: Literal["auto", "off"] = Field(
+        default="auto", description='Whether decoded images are kept on the disk; "off" decodes them in every epoch.'
+    )
     # The right and the excluded items of a query (RULE_KEYS): a column, and csv files; empty text is None.
-    group: str | None = None
-    positives: str | None = None
-    ignore: str | None = None
-    queries: Annotated[int, Field(ge=1)] | None = None  # the test images that are searched for; None: all
+    group: str | None = Field(
+        default=None,
+        description="Column: items of the query's class with the query's value of it are taken out of the results.",
+    )
+    positives: str | None = Field(
+        default=None,
+        description="A csv file of query,item with the right items of each query; the default is those of its class.",
+    )
+    ignore: str | None = Field(
+        default=None, description="A csv file of query,item with the items that are taken out of a query's results."
+    )
+    queries: int | None = Field(
+        default=None,
+        ge=1,
+        description="Number of test images that are searched for, drawn by class; the default is all.",
+    )
 
     @field_validator("image_size", mode="before")
     @classmethod
@@ -118,24 +175,38 @@ class Data(Section):
 class Network(Section):
     """Backbone and head; `fc` lists the sizes of fc6, fc7 ...; no entry puts the loss on the pooled layer."""
 
-    name: str
-    fc: tuple[Annotated[int, Field(ge=1, le=65536)], ...] = (512,)
-    pool: Pool | None = None
-    weights: str = "none"
-    from_scratch: tuple[str, ...] = ()
+    name: str = Field(description='The network, such as "resnet50", or a model from elsewhere, such as "timm:NAME".')
+    fc: tuple[Annotated[int, Field(ge=1, le=65536)], ...] = Field(
+        default=(512,),
+        description="Outputs of the fully connected layers fc6, fc7 ...; [] puts the loss on the pooled layer.",
+    )
+    pool: Pool | None = Field(
+        default=None, description='Pooling before the head: "max", "avg" or "gem"; the default is the network\'s.'
+    )
+    weights: str = Field(
+        default="none",
+        description='Weights at the start: "none", "imagenet", a file, or "run:NAME" for those of a run.',
+    )
+    from_scratch: tuple[str, ...] = Field(
+        default=(), description="Layers that start from random weights although `weights` has theirs."
+    )
 
 
 class SourceNetwork(Network):
     """A network of `registry.SOURCES`: it has no head by default, and states the origin of its weights."""
 
-    fc: tuple[Annotated[int, Field(ge=1, le=65536)], ...] = ()
-    weights: str
+    fc: tuple[Annotated[int, Field(ge=1, le=65536)], ...] = Field(
+        default=(), description="Outputs of the fully connected layers fc6, fc7 ...; [] adds no head to the model."
+    )
+    weights: str = Field(
+        description='Weights at the start: "model" for the model\'s own, "none", a file, or "run:NAME".'
+    )
 
 
 class LossSection(Section):
     """The loss's name; its further keys are its own options."""
 
-    name: str
+    name: str = Field(description='The loss, such as "smooth_triplet"; the other keys of [loss] are its options.')
 
 
 class NetworkAsRecorded(Network):
@@ -153,37 +224,115 @@ class LossAsRecorded(LossSection):
 class Train(Section):
     """Batches, optimiser and schedule; the defaults are those of Vo & Hays 2019 (section 5)."""
 
-    epochs: int = Field(ge=0, le=100_000)
-    batch_size: int = Field(32, ge=2)
-    sampler: Literal["classes", "balanced", "shuffled", "n_pairs", "episodes"] | None = None
-    images_per_class: int | None = Field(None, ge=1)
-    replacement: bool | None = None
-    self_pairs: float = Field(0.0, ge=0, le=1)  # share of the pairs of n_pairs that are one image, augmented twice
-    meta_classes: int | None = Field(None, ge=2)
-    accumulate: int = Field(1, ge=1)
-    chunk: int = Field(0, ge=0)  # images of a batch that are forwarded at once; 0: all of them
-    precision: Literal["float32", "bfloat16"] = "float32"
-    optimizer: Literal["sgd", "adam", "adamw", "rmsprop"] = "sgd"
-    learning_rate: float = Field(0.01, gt=0)
-    momentum: float | None = Field(None, ge=0, lt=1)
-    epsilon: float | None = Field(None, gt=0)
-    weight_decay: float = Field(5e-4, ge=0)
-    clip_gradient: float | None = Field(None, ge=0)  # 0: no limit, where the loss has one
-    new_layers_factor: float = Field(1.0, gt=0)
-    decay: Literal["steps", "cosine"] = "steps"
-    decay_at: tuple[_Fraction, ...] = ()
-    decay_epochs: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    decay_iterations: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    decay_factor: float = Field(0.1, gt=0)
-    heat_at: tuple[_Fraction, ...] = ()
-    heat_epochs: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    heat_factor: float = Field(0.25, gt=0)
-    heat_rate: float = Field(0.1, gt=0)
-    warmup_iterations: int = Field(0, ge=0)
-    warmup_epochs: int = Field(0, ge=0)
-    warmup: Literal["zero_rate", "freeze", "new_layers", "linear"] = "zero_rate"
-    seed: int = Field(0, ge=0, le=LARGEST_SEED)
-    keep: Keep = "all"
+    epochs: int = Field(ge=0, le=100_000, description="Number of epochs; 0 trains nothing.")
+    batch_size: int = Field(
+        default=32, ge=2, description="Images in a batch; fewer where `images_per_class` does not divide it."
+    )
+    sampler: Literal["classes", "balanced", "shuffled", "n_pairs", "episodes"] | None = Field(
+        default=None,
+        description='How a batch is drawn: some images of each of some classes, or any images ("shuffled"); the default'
+        " is that of the loss.",
+    )
+    images_per_class: int | None = Field(
+        default=None,
+        ge=1,
+        description='Images of a class in a batch, except of "shuffled"; the default is the loss\'s.',
+    )
+    replacement: bool | None = Field(
+        default=None,
+        description='Whether the images of a class are drawn with replacement; by default "balanced" alone does.',
+    )
+    self_pairs: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description='Share of the pairs of sampler "n_pairs" that are one image, augmented twice.',
+    )
+    meta_classes: int | None = Field(
+        default=None,
+        ge=2,
+        description="Number of groups into which the classes are merged at random; the default merges none.",
+    )
+    accumulate: int = Field(default=1, ge=1, description="Batches whose mean gradient makes one step of the optimiser.")
+    chunk: int = Field(
+        default=0,
+        ge=0,
+        description="Images of a batch that the network takes at once, which limits memory; 0 takes all.",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32",
+        description="Number format of the network's products; weights, loss and gradients are float32.",
+    )
+    optimizer: Literal["sgd", "adam", "adamw", "rmsprop"] = Field(
+        default="sgd", description="The optimiser, as torch implements it."
+    )
+    learning_rate: float = Field(
+        default=0.01, gt=0, description="Learning rate after the warm-up and before any decay."
+    )
+    momentum: float | None = Field(
+        default=None, ge=0, lt=1, description="Momentum of sgd and rmsprop; the default is 0.9 of sgd and 0 of rmsprop."
+    )
+    epsilon: float | None = Field(
+        default=None,
+        gt=0,
+        description="Epsilon in the denominator of adam, adamw and rmsprop; the default is torch's, 1e-8.",
+    )
+    weight_decay: float = Field(
+        default=5e-4,
+        ge=0,
+        description="L2 penalty that is added to the gradient; adamw applies it apart from the gradient.",
+    )
+    clip_gradient: float | None = Field(
+        default=None,
+        ge=0,
+        description="Largest norm of the gradient; the default is the loss's with sgd, and else none; 0 is none.",
+    )
+    new_layers_factor: float = Field(
+        default=1.0,
+        gt=0,
+        description="Learning rate of layers that start from random weights, as a multiple of `learning_rate`.",
+    )
+    decay: Literal["steps", "cosine"] = Field(
+        default="steps",
+        description="How the learning rate falls: at given times, or along half a cosine to 0 at the end.",
+    )
+    decay_at: tuple[_Fraction, ...] = Field(
+        default=(), description="Times at which the learning rate falls, as fractions of the run between 0 and 1."
+    )
+    decay_epochs: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(), description="Times at which the learning rate falls, as numbers of completed epochs."
+    )
+    decay_iterations: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(), description="Times at which the learning rate falls, as numbers of steps of the optimiser."
+    )
+    decay_factor: float = Field(default=0.1, gt=0, description="Factor of the learning rate at each of these times.")
+    heat_at: tuple[_Fraction, ...] = Field(
+        default=(), description="Times at which the loss is heated, as fractions of the run between 0 and 1."
+    )
+    heat_epochs: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(), description="Times at which the loss is heated, as numbers of completed epochs."
+    )
+    heat_factor: float = Field(default=0.25, gt=0, description="Factor of the loss's scale at each heating.")
+    heat_rate: float = Field(default=0.1, gt=0, description="Factor of the learning rate at each heating.")
+    warmup_iterations: int = Field(
+        default=0, ge=0, description="Length of the warm-up in steps of the optimiser; 0 is none."
+    )
+    warmup_epochs: int = Field(default=0, ge=0, description="Length of the warm-up in epochs; 0 is none.")
+    warmup: Literal["zero_rate", "freeze", "new_layers", "linear"] = Field(
+        default="zero_rate",
+        description='What the warm-up does: "linear" raises all learning rates; the others train new layers alone, and'
+        " differ in BatchNorm statistics and momentum.",
+    )
+    seed: int = Field(
+        default=0,
+        ge=0,
+        le=LARGEST_SEED,
+        description="Seed of all that is random: initial weights, batches, augmentation, dropout.",
+    )
+    keep: Keep = Field(
+        default="all",
+        description='Checkpoints that are kept: "all", "last", or N for the epochs 0, N, 2N ... and the last.',
+    )
 
     @field_validator("keep", mode="before")
     @classmethod
@@ -197,19 +346,37 @@ class Train(Section):
 class Ensemble(Section):
     """Members trained independently, each with its own seed; their embeddings are concatenated."""
 
-    of: str
-    members: int = Field(ge=2, le=1000)
+    of: str = Field(
+        description="The recipe, by name or as a .toml file, whose sections a member has except those given here."
+    )
+    members: int = Field(ge=2, le=1000, description="Number of networks whose embeddings are concatenated.")
 
 
 class Probe(Section):
     """Defaults of `probe`; no part of a run's identity."""
 
-    layers: tuple[str, ...] = Field(("*",), min_length=1)
-    pool: tuple[str, ...] | None = Field(None, min_length=1)  # None: the default of each layer
-    similarity: VectorSimilarity = "cosine"
-    post: tuple[str, ...] = Field(("none",), min_length=1)
-    k: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 2, 4, 8, 16, 32), min_length=1)
-    metrics: tuple[str, ...] = ()
+    layers: tuple[str, ...] = Field(
+        default=("*",), min_length=1, description='Layers that are measured: names or patterns, such as "pool5.*".'
+    )
+    pool: tuple[str, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description='Pooling of feature maps, such as "max"; the default is that of each layer.',
+    )
+    similarity: VectorSimilarity = Field(
+        default="cosine", description='Similarity that ranks the gallery: "cosine", "euclidean" or "dot".'
+    )
+    post: tuple[str, ...] = Field(
+        default=("none",),
+        min_length=1,
+        description='Post-processing of features that is measured; "none" is the feature itself.',
+    )
+    k: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(1, 2, 4, 8, 16, 32), min_length=1, description="The K of Recall@K, whole numbers above 0."
+    )
+    metrics: tuple[str, ...] = Field(
+        default=(), description='Metrics besides Recall@K, such as "MAP@R"; [metrics.NAME] has the options of one.'
+    )
 
 
 SECTIONS: dict[str, type[Section]] = {

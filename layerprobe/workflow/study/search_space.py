@@ -27,12 +27,25 @@ class Search(Section):
     `budgets` are numbers of trials, ascending: the last is how many each method has, the others are prefixes of them.
     """
 
-    budgets: tuple[int, ...] = Field(min_length=1)
-    seed: int = Field(0, ge=0)
-    sampler: Literal["random", "optuna"] = "random"
-    validation_classes: float = Field(0.2, gt=0, lt=1)  # the share of the training classes that is held out
-    trials_on_test: bool = False  # measure the trials on test, too: for the regret
-    keys: dict[str, Any] = Field(default_factory=dict)
+    budgets: tuple[int, ...] = Field(
+        min_length=1,
+        description="Numbers of trials, ascending: each method has the last; the others are prefixes of it.",
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of the values that are drawn.")
+    sampler: Literal["random", "optuna"] = Field(
+        default="random",
+        description='How values are drawn: "random", or "optuna" for Optuna\'s TPE, which uses earlier trials.',
+    )
+    validation_classes: float = Field(
+        default=0.2, gt=0, lt=1, description="Share of the training classes that is held out to select a trial."
+    )
+    trials_on_test: bool = Field(
+        default=False, description="Measure the trials on the test classes, too, which gives the regret."
+    )
+    keys: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Keys that are searched: a list of values, or {low, high, log} for a range, uniform in log or not.",
+    )
 
 
 @dataclass(frozen=True)

@@ -31,45 +31,68 @@ OVER_KEY = "over-key"  # the plot that takes a key
 class About(Section):
     """[study]: what is shown, what is asked, and which paper claims what; the results are judged by [end] compare."""
 
-    title: str
-    question: str = ""
-    paper: str = ""
-    claim: str = ""
+    title: str = Field(description="What the study shows, as the title of its table or figure.")
+    question: str = Field(default="", description="The question that the study answers; the default has none.")
+    paper: str = Field(default="", description="The paper, and the table, figure or section, that the study repeats.")
+    claim: str = Field(default="", description="What the paper claims, or what is expected where no paper is named.")
 
 
 class Runs(Section):
     """[runs]: the recipe, the keys set for every run, and the seeds, which `seeded` keys take as well."""
 
-    recipe: str
-    set: dict[str, Any] = Field(default_factory=dict)
-    seeds: tuple[Annotated[int, Field(ge=0, le=LARGEST_SEED)], ...] = Field((0,), min_length=1)
-    seeded: tuple[str, ...] = ()
+    recipe: str = Field(description="The recipe that is trained: a recipe's name or a .toml file.")
+    set: dict[str, Any] = Field(
+        default_factory=dict, description="Keys of the recipe, `section.key`, that every run sets."
+    )
+    seeds: tuple[Annotated[int, Field(ge=0, le=LARGEST_SEED)], ...] = Field(
+        default=(0,), min_length=1, description="Values of `train.seed`: each cell of the grid is trained with each."
+    )
+    seeded: tuple[str, ...] = Field(
+        default=(), description="Keys besides `train.seed` that take the seed as their value."
+    )
 
 
 class Variant(Section):
     """[[variants]]: keys that are set together, with a recipe, layers and comparisons in place of the study's."""
 
-    name: str = ""
-    recipe: str | None = None
-    set: dict[str, Any] = Field(default_factory=dict)
-    layers: tuple[str, ...] | None = Field(default=None, min_length=1)
-    compare: tuple[tuple[str, str], ...] | None = None
-    search: dict[str, Any] = Field(default_factory=dict)  # keys that are searched, besides those of [search]
+    name: str = Field(default="", description="Name of the variant in the table or figure.")
+    recipe: str | None = Field(default=None, description="Recipe of the variant; the default is that of [runs].")
+    set: dict[str, Any] = Field(
+        default_factory=dict, description="Keys of the recipe that the runs of the variant set."
+    )
+    layers: tuple[str, ...] | None = Field(
+        default=None, min_length=1, description="Layers of the variant; the default is those of [end]."
+    )
+    compare: tuple[tuple[str, str], ...] | None = Field(
+        default=None, description="Pairs of layers that are compared in the variant; the default is those of [end]."
+    )
+    search: dict[str, Any] = Field(
+        default_factory=dict, description="Keys that are searched for the variant, besides those of [search.keys]."
+    )
 
 
 class End(Section):
     """[end]: a table of a metric, or a plot."""
 
-    table: str | None = None  # the metric
-    plot: str | None = None  # the kind
-    layers: tuple[str, ...] | None = Field(default=None, min_length=1)
-    compare: tuple[tuple[str, str], ...] = ()  # of the table: pairs of layers, is the first above the second?
-    metric: str | None = None  # of the plot
-    also: tuple[str, ...] = ()  # further metrics, each in a figure of its own
+    table: str | None = Field(default=None, description='Metric of the table, such as "R@1"; give this or `plot`.')
+    plot: str | None = Field(default=None, description='Kind of the plot, such as "layers"; give this or `table`.')
+    layers: tuple[str, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="Layers that are shown; a plot shows by default those that the recipe probes.",
+    )
+    compare: tuple[tuple[str, str], ...] = Field(
+        default=(),
+        description="Pairs of layers of the table; each asks whether the first layer is better than the second.",
+    )
+    metric: str | None = Field(default=None, description="Metric of the plot; the default is that of the plot.")
+    also: tuple[str, ...] = Field(default=(), description="Further metrics of the plot, each in a figure of its own.")
     epochs: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
-        default=None, min_length=1
-    )  # of the table; None: last
-    key: str | None = None  # of the grid or the variants, along which plot = "over-key" is
+        default=None, min_length=1, description="Epochs of the table; the default is the last one."
+    )
+    key: str | None = Field(
+        default=None, description='Key of [grid] or of all variants that is the x axis of plot = "over-key".'
+    )
 
 
 _SECTIONS: Mapping[str, type[Section]] = {"study": About, "runs": Runs, "end": End}
