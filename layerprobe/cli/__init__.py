@@ -24,6 +24,7 @@ import typer
 from typer.main import get_command, get_group
 
 from layerprobe import __version__
+from layerprobe.cli.help import with_groups
 from layerprobe.cli.output import show_error
 from layerprobe.cli.streams import prepare_streams
 from layerprobe.system.errors import Bug, DataError, EnvironmentFault, InterruptedRun, LayerprobeError
@@ -85,7 +86,7 @@ def command_line(command: str | None = None) -> typer.Typer:
     app.callback()(_options)
     for module in [name for name, commands in _MODULES.items() if command in commands] or _MODULES:
         import_module(f"layerprobe.cli.{module}").register(app)
-    return app
+    return with_groups(app)
 
 
 def main() -> NoReturn:

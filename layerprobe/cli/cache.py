@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 @group.command("list")
 @with_options
 def list_(*, cache: Cache = DEFAULT_CACHE, output: Output) -> None:
-    """List the decoded images of each data set and split; those used last come first."""
+    """List the decoded images by data set and split, last used first."""
     from layerprobe.workflow.manage.cache import list_images
 
     entries = list_images(cache)

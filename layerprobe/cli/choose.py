@@ -48,7 +48,9 @@ def choose(
         ),
     ] = None,
     model: ModelsOptions,
-    seed: Annotated[int | None, Flag("Random seed of --weights none, or of the folds of FEATURES.", min=0)] = None,
+    seed: Annotated[
+        int | None, Flag("Random seed of --weights none, or of the folds of FEATURES.", metavar="N", min=0)
+    ] = None,
     labels: Labels = None,
     unseen: Unseen = False,
     request: ChooseRequest,
@@ -61,7 +63,7 @@ def choose(
     form: Format = None,
     output: Output,
 ) -> None:
-    """Choose the layer to use without looking at the test classes.
+    """Choose the layer to deploy without looking at the test classes.
 
     It says whether to switch from the embedding, to which layer, and how sure that is. Where that is
     inconclusive, the embedding is kept.

@@ -29,12 +29,14 @@ def register(app: typer.Typer) -> None:
 def compare(
     *,
     a: Annotated[
-        str | None, typer.Argument(metavar="A", help=f"{_LAYER}; the layer may be a glob.", show_default=False)
+        str | None, typer.Argument(metavar="FIRST", help=f"{_LAYER}; the layer may be a glob.", show_default=False)
     ] = None,
-    b: Annotated[str | None, typer.Argument(metavar="B", help="Layer to compare A with, written likewise.")] = None,
+    b: Annotated[
+        str | None, typer.Argument(metavar="SECOND", help="Layer to compare FIRST with, written likewise.")
+    ] = None,
     request: partial[CompareRequest],
     paper: Annotated[
-        str | None, Flag("Compare run A with a paper's table: vo-hays-2019:table3.", metavar="NAME:TABLE")
+        str | None, Flag("Compare run FIRST with a paper's table: vo-hays-2019:table3.", metavar="PAPER:TABLE")
     ] = None,
     cache: Cache = DEFAULT_CACHE,
     output: Output,
@@ -51,9 +53,7 @@ def compare(
         _with_paper(output.terminal(), cache, a, paper)
         return
     if a is None or b is None:
-        raise RecipeError(
-            "compare takes two layers, A and B", fix="Name both, or a paper's table by --paper NAME:TABLE"
-        )
+        raise RecipeError("compare takes two layers", fix="Name both, or a paper's table by --paper PAPER:TABLE")
     from layerprobe.values.layers import is_glob
     from layerprobe.workflow.compare.compare import compare as compare_layers
     from layerprobe.workflow.compare.comparison import comparison_table, sentence

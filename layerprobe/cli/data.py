@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 @group.command("list")
 @with_options
 def list_(output: Output) -> None:
-    """List the data sets: what each needs, where to get it, which recipes use it."""
+    """List the data sets: what each needs, and which recipes use it."""
     from layerprobe.tables.tables import plain_table
     from layerprobe.workflow.manage.data import list_data
 

@@ -25,7 +25,9 @@ def features(
     *,
     name: RunName = None,
     request: partial[FeaturesRequest],
-    out: Annotated[Path | None, Flag("File to write: .parquet, .npz or .csv, or - (csv to stdout).")] = None,
+    out: Annotated[
+        Path | None, Flag("File to write: .parquet, .npz or .csv, or - (csv to stdout).", metavar="FILE")
+    ] = None,
     cache: Cache = DEFAULT_CACHE,
     output: Output,
 ) -> None:

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from layerprobe.workflow.train.frozen_request import FrozenRequest
 
 Cache = Annotated[
-    Path, typer.Option("--cache", envvar="LAYERPROBE_CACHE", help="Folder that holds all runs.", show_default="./cache")
+    Path,
+    typer.Option(
+        "--cache", metavar="DIR", envvar="LAYERPROBE_CACHE", help="Folder that holds all runs.", show_default="./cache"
+    ),
 ]
 DryRun = Annotated[bool, Flag("Estimate time, memory and disk space; do nothing.")]
 Format = Annotated[
-    str | None, Flag("Format of tables.", name="--format", metavar="table|markdown|latex|csv", default="table")
+    str | None,
+    Flag("Format of tables: table, markdown, latex or csv.", name="--format", metavar="FORMAT", default="table"),
 ]
 Log = Annotated[
     tuple[str, ...],
@@ -69,7 +73,7 @@ _Data = Annotated[str | None, Flag("Data set on which --model is measured.", met
 _Settings = Annotated[
     tuple[str, ...] | None, Flag("Key of [data] for --model; repeatable.", name="--set", metavar="data.KEY=VALUE")
 ]
-_Seed = Annotated[int | None, Flag("Random seed of --weights none.", min=0)]
+_Seed = Annotated[int | None, Flag("Random seed of --weights none.", metavar="N", min=0)]
 _Run = Annotated[str | None, Flag("Name of the run of --model.", metavar="NAME")]
 _WEIGHTS = "Weights of --model: model, none, FILE[#PART], 'DIR/*.pt' or run:NAME"
 
@@ -79,7 +83,7 @@ class ModelOptions:
     """A frozen model to measure, and its images."""
 
     model: Annotated[str | None, Flag("Pretrained model to measure, such as timm:NAME.", metavar="SOURCE")] = None
-    weights: Annotated[str | None, Flag(f"{_WEIGHTS}.", metavar="W")] = None
+    weights: Annotated[str | None, Flag(f"{_WEIGHTS}.", metavar="WEIGHTS")] = None
     data: _Data = None
     settings: _Settings = None
     seed: _Seed = None
@@ -130,7 +134,7 @@ class ModelsOptions:
         tuple[str, ...] | None,
         Flag("Pretrained model to measure, such as timm:NAME; repeatable.", metavar="SOURCE"),
     ] = None
-    weights: Annotated[tuple[str, ...] | None, Flag(f"{_WEIGHTS}; one for each --model.", metavar="W")] = None
+    weights: Annotated[tuple[str, ...] | None, Flag(f"{_WEIGHTS}; one for each --model.", metavar="WEIGHTS")] = None
     models: Annotated[Path | None, Flag("Models: a csv table of model, weights and run.", metavar="FILE")] = None
     data: _Data = None
     settings: _Settings = None

@@ -26,22 +26,22 @@ class PlotOptions:
 
     layers: Annotated[
         tuple[str, ...] | None,
-        Flag("Layers to show: LAYER[@pool][/post-processing] or a glob.", metavar="L,...", parse=split_names),
+        Flag("Layers to show: LAYER[@pool][/post-processing] or a glob.", metavar="LAYER,...", parse=split_names),
     ] = None
-    epoch: Annotated[int | None, Flag("Epoch to show (default: the last).", min=0)] = None
+    epoch: Annotated[int | None, Flag("Epoch to show (default: the last).", metavar="N", min=0)] = None
     query: Annotated[str | None, Flag("Image to show as the query (panels only).", metavar="ID")] = None
     where: Annotated[
         str | None,
         Flag(
             "Rule for choosing queries, or images in colour: 'LAYER right, LAYER wrong' or 'class NAME' (panels and "
             "map); worst or random (panels).",
-            metavar="TEXT",
+            metavar="RULE",
         ),
     ] = None
-    queries: Annotated[int | None, Flag("Number of queries to show (panels only).", min=1)] = None
+    queries: Annotated[int | None, Flag("Number of queries to show (panels only).", metavar="N", min=1)] = None
     metric: Annotated[
         str | None,
-        Flag("Metric to draw (default: R@1): R@10, MAP@R, NMI ...; loss (over-key only).", metavar="NAME"),
+        Flag("Metric to draw (default: R@1): R@10, MAP@R, NMI ...; loss (over-key only).", metavar="METRIC"),
     ] = None
     key: Annotated[
         str | None, Flag("Key of the recipe on the x axis: net.fc (over-key only).", metavar="SECTION.KEY")
@@ -54,7 +54,8 @@ class PlotOptions:
         ),
     ] = None
     classes: Annotated[
-        tuple[str, ...] | None, Flag("Classes to show: names or globs (map only).", metavar="C,...", parse=split_names)
+        tuple[str, ...] | None,
+        Flag("Classes to show: names or globs (map only).", metavar="CLASS,...", parse=split_names),
     ] = None
 
     def __post_init__(self) -> None:

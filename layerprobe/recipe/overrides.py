@@ -37,7 +37,7 @@ class Overrides:
         tuple[str, ...],
         Flag("Override a key of the recipe; repeatable.", name="--set", metavar="SECTION.KEY=VALUE"),
     ] = ()
-    seed: Annotated[int | None, Flag("Override train.seed of the recipe.", min=0)] = None
+    seed: Annotated[int | None, Flag("Override train.seed of the recipe.", metavar="N", min=0)] = None
 
     def __bool__(self) -> bool:
         return bool(self.data or self.settings or self.seed is not None)

@@ -33,8 +33,8 @@ class Flag:
     parse: Callable[[str], object] | None = None
 
 
-Device = Annotated[str, Flag("Device: auto, cpu, cuda, cuda:i or mps.")]
-Workers = Annotated[int | None, Flag("Number of processes that load data.", min=0, default="auto")]
+Device = Annotated[str, Flag("Device: auto, cpu, cuda, cuda:i or mps.", metavar="DEVICE")]
+Workers = Annotated[int | None, Flag("Number of processes that load data.", metavar="N", min=0, default="auto")]
 Cluster = Annotated[
     str | None, Flag("Resample the values of a column (parent: folders), not classes.", metavar="COLUMN")
 ]

@@ -82,7 +82,7 @@ def test_seeds_are_told_one_by_one(compare: Command, tmp_path: Path) -> None:
         (["netA:fc6", "netA:c1", "--split", "tset"], 2, "Did you mean 'test'?"),
         (["netA:fc6", "netA:c1", "--interval", "galery"], 2, "unknown interval 'galery'. Did you mean 'gallery'?"),
         (["netA:fc6", ":c1"], 2, "':c1' names no run"),
-        (["netA:fc6"], 2, "compare takes two layers, A and B"),
+        (["netA:fc6"], 2, "compare takes two layers. Name both"),
         (["netA", "netA", "--paper", "vo-hays-2019:table3"], 2, "--paper has the table's own metrics and splits"),
         (["netA", "--seeds", "--paper", "vo-hays-2019:table3"], 2, "--paper has the table's own metrics and splits"),
         (["netA", "--paper", "vohays"], 2, "unknown paper 'vohays'. Did you mean 'vo-hays-2019'?"),

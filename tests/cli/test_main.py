@@ -120,7 +120,7 @@ def test_a_wrong_word_is_one_line_with_its_exit_code(
 def test_no_words_at_all_show_the_help(layerprobe: Command) -> None:
     code, out, err = layerprobe()
     assert (code, err) == (0, "")
-    assert "Commands:" in out
+    assert "\nMeasure:\n" in out
 
 
 def test_a_section_that_is_no_table_is_told_with_overrides_too(layerprobe: Command, tmp_path: Path) -> None:
@@ -468,8 +468,11 @@ def test_every_help_is_plain_text_under_its_full_name(layerprobe: Command, words
     assert out.isascii()
 
 
-def test_the_list_of_commands_cuts_no_line_short(layerprobe: Command) -> None:
-    assert "..." not in layerprobe("--help")[1].partition("Commands:")[2]
+@pytest.mark.parametrize(("words", "title"), [("", "Start:"), ("data", "Commands:"), ("cache", "Commands:")])
+def test_the_list_of_commands_cuts_no_line_short(layerprobe: Command, words: str, title: str) -> None:
+    _, _, listed = layerprobe(*words.split(), "--help")[1].partition(title)
+    assert listed
+    assert "..." not in listed
 
 
 def test_a_shell_completes_commands(layerprobe: Command, monkeypatch: pytest.MonkeyPatch) -> None:

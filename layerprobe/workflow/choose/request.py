@@ -27,14 +27,16 @@ class ChooseRequest:
         budget: bytes an image at most; None for any number.
     """
 
-    epochs: Annotated[str, Flag("Candidate epochs; all: every probed one.", metavar="all|last|0,5")] = "all"
+    epochs: Annotated[str, Flag("Candidate epochs: all probed ones (all), last, or numbers.", metavar="EPOCH,...")] = (
+        "all"
+    )
     within: Annotated[float, Flag("Points of the metric that do not matter.", metavar="POINTS")] = WITHIN
     device: Device = "auto"
     layers: Annotated[
         tuple[str, ...],
-        Flag("Candidates, such as pool5.*,fc6/*; default: all probed ones.", metavar="L,...", parse=split_names),
+        Flag("Candidates, such as pool5.*,fc6/*; default: all probed ones.", metavar="LAYER,...", parse=split_names),
     ] = ()
-    metric: Annotated[str, Flag("The metric that decides: R@1, R@10, MAP@R, mAP ...", metavar="NAME")] = "R@1"
+    metric: Annotated[str, Flag("The metric that decides: R@1, R@10, MAP@R, mAP ...", metavar="METRIC")] = "R@1"
     indexes: Annotated[
         tuple[IndexKind, ...],
         Flag(

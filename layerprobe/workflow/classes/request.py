@@ -31,8 +31,8 @@ class ClassesRequest:
     layers: Annotated[
         tuple[str, ...],
         Flag(
-            "Switch to A from B (default: to what choose prefers, from the embedding).",
-            metavar="A,B",
+            "Switch to NEW from OLD (default: to what choose prefers, from the embedding).",
+            metavar="NEW,OLD",
             parse=split_names,
         ),
     ] = ()

@@ -20,8 +20,8 @@ class CompareRequest:
     cache: Path
     a: str
     b: str
-    metric: Annotated[str, Flag("R@K, MAP@R, mAP, MRR ...", metavar="M")] = "R@1"
-    split: Annotated[str, Flag("train, validation or test.", metavar="S")] = "test"
+    metric: Annotated[str, Flag("R@K, MAP@R, mAP, MRR ...", metavar="METRIC")] = "R@1"
+    split: Annotated[str, Flag("train, validation or test.", metavar="SPLIT")] = "test"
     interval: Annotated[
         str, Flag("Generalise to new queries (gallery) or to new classes (redraw).", metavar="|".join(ESTIMANDS))
     ] = "gallery"

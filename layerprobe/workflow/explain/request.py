@@ -26,16 +26,18 @@ class ExplainRequest:
         tuple[str, ...] | None,
         Flag(
             "Layers: LAYER[@pool][/post-processing] or a glob (default: the stored choice and the embedding).",
-            metavar="L,...",
+            metavar="LAYER,...",
             parse=split_names,
         ),
     ] = None
     query: Annotated[str | None, Flag("Image to explain (default: as plot panels chooses).", metavar="ID")] = None
     where: Annotated[
         str | None,
-        Flag("Rule for choosing the query: 'LAYER right, LAYER wrong', worst, random or 'class NAME'.", metavar="TEXT"),
+        Flag("Rule for choosing the query: 'LAYER right, LAYER wrong', worst, random or 'class NAME'.", metavar="RULE"),
     ] = None
-    out: Annotated[Path | None, Flag("Write the figure to this .png, .pdf or .svg file, or to - (stdout).")] = None
+    out: Annotated[
+        Path | None, Flag("Write the figure to this .png, .pdf or .svg file, or to - (stdout).", metavar="FILE")
+    ] = None
     model: RunModel = None
 
     def __post_init__(self) -> None:

@@ -31,10 +31,13 @@ class ExportRequest:
         ),
     ] = (NPZ, PT2)
     force: Annotated[bool, Flag("Replace an export that is there.")] = False
-    layer: Annotated[str | None, Flag("Ranked layer to export (default: what choose says).", metavar="L[@P][/R]")] = (
+    layer: Annotated[
+        str | None,
+        Flag("Layer to export, LAYER[@pool][/post-processing] (default: what choose says).", metavar="LAYER"),
+    ] = None
+    epoch: Annotated[int | None, Flag("Epoch (default: the last measured, or the choice's).", metavar="N", min=0)] = (
         None
     )
-    epoch: Annotated[int | None, Flag("Epoch (default: the last measured, or the choice's).", min=0)] = None
     model: RunModel = None
     index: Annotated[
         IndexKind | None,

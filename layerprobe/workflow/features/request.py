@@ -24,10 +24,12 @@ class FeaturesRequest:
     out: Path
     layers: Annotated[
         tuple[str, ...] | None,
-        Flag("Ranked layers (default: the embedding).", metavar="L[@P][/R],...", parse=split_names),
+        Flag(
+            "Layers, LAYER[@pool][/post-processing] (default: the embedding).", metavar="LAYER,...", parse=split_names
+        ),
     ] = None
-    split: Annotated[str, Flag("Split: train, validation or test.", metavar="S")] = "test"
-    epoch: Annotated[int | None, Flag("Epoch (default: the last).", min=0)] = None
+    split: Annotated[str, Flag("Split: train, validation or test.", metavar="SPLIT")] = "test"
+    epoch: Annotated[int | None, Flag("Epoch (default: the last).", metavar="N", min=0)] = None
 
     def __post_init__(self) -> None:
         from layerprobe.workflow.run.outputs import require_output

@@ -20,13 +20,15 @@ class LabelsRequest:
 
     layers: Annotated[
         tuple[str, ...] | None,
-        Flag("Layers whose neighbours vote (default: the six of highest R@1).", metavar="L[@P],...", parse=split_names),
+        Flag("Layers whose neighbours vote (default: the six of highest R@1).", metavar="LAYER,...", parse=split_names),
     ] = None
     splits: Annotated[
         tuple[str, ...] | None,
-        Flag("Splits whose images are compared with one another (default: all).", metavar="S,...", parse=split_names),
+        Flag(
+            "Splits whose images are compared with one another (default: all).", metavar="SPLIT,...", parse=split_names
+        ),
     ] = None
-    epoch: Annotated[int | None, Flag("Epoch (default: the last).", min=0)] = None
+    epoch: Annotated[int | None, Flag("Epoch (default: the last).", metavar="N", min=0)] = None
     csv: Annotated[
         Path | None, Flag("Also write every image to look at to this .csv file, or to - (stdout).", metavar="FILE")
     ] = None

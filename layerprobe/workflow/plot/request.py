@@ -26,8 +26,12 @@ class PlotRequest:
 
     kind: str
     runs: Sequence["Run"]
-    out: Annotated[Path | None, Flag("Write the figure to this .png, .pdf or .svg file, or to - (stdout).")] = None
-    csv: Annotated[Path | None, Flag("Also write the drawn numbers to this .csv file, or to - (stdout).")] = None
+    out: Annotated[
+        Path | None, Flag("Write the figure to this .png, .pdf or .svg file, or to - (stdout).", metavar="FILE")
+    ] = None
+    csv: Annotated[
+        Path | None, Flag("Also write the drawn numbers to this .csv file, or to - (stdout).", metavar="FILE")
+    ] = None
     options: PlotOptions = field(default_factory=PlotOptions)
     lines: Mapping[str, str] | None = None
     note: str = ""

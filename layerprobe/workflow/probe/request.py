@@ -35,20 +35,20 @@ class ProbeRequest:
 
     layers: Annotated[
         tuple[str, ...] | None,
-        Flag("Layers to probe: names, globs or module paths.", metavar="L,...", parse=split_names),
+        Flag("Layers to probe: names, globs or module paths.", metavar="LAYER,...", parse=split_names),
     ] = None
     pools: Annotated[
         tuple[str, ...] | None,
-        Flag("Pooling: max, avg, gem, grid:s, cls or cls+avg.", name="--pool", metavar="P,...", parse=split_names),
+        Flag("Pooling: max, avg, gem, grid:s, cls or cls+avg.", name="--pool", metavar="POOL,...", parse=split_names),
     ] = None
-    epochs: Annotated[str, Flag("Epochs to probe.", metavar="all|last|best|0,5")] = "all"
+    epochs: Annotated[str, Flag("Epochs to probe: all, last, best or numbers.", metavar="EPOCH,...")] = "all"
     splits: Annotated[
         tuple[str, ...] | None,
-        Flag("Splits to probe: train, validation or test.", metavar="S,...", parse=split_names),
+        Flag("Splits to probe: train, validation or test.", metavar="SPLIT,...", parse=split_names),
     ] = None
     post: Annotated[
         tuple[str, ...] | None,
-        Flag("Post-processing of the features, such as none,l2+pca:64+l2.", metavar="R,...", parse=split_names),
+        Flag("Post-processing of the features, such as none,l2+pca:64+l2.", metavar="POST,...", parse=split_names),
     ] = None
     fit: Annotated[str, Flag("Split on which post-processing is fitted.", metavar="train|gallery")] = "train"
     equal_dim: Annotated[
@@ -57,11 +57,11 @@ class ProbeRequest:
             "Also bring each layer to D dimensions by PCA, partial whitening and random projection.", metavar="D", min=1
         ),
     ] = None
-    similarity: Annotated[str | None, Flag("Similarity: cosine, euclidean or dot.", metavar="S")] = None
-    ks: Annotated[tuple[int, ...] | None, Flag("K of Recall@K.", name="--k", metavar="1,2,4", parse=split_ks)] = None
+    similarity: Annotated[str | None, Flag("Similarity: cosine, euclidean or dot.", metavar="NAME")] = None
+    ks: Annotated[tuple[int, ...] | None, Flag("K of Recall@K.", name="--k", metavar="K,...", parse=split_ks)] = None
     metrics: Annotated[
         tuple[str, ...] | None,
-        Flag("Further metrics: MAP@R, mAP, MRR, NMI ...", metavar="M,...", parse=split_names),
+        Flag("Further metrics: MAP@R, mAP, MRR, NMI ...", metavar="METRIC,...", parse=split_names),
     ] = None
     cluster: Cluster = None
     gallery_size: Annotated[int | None, Flag("Also R@K in a gallery thinned to N items.", metavar="N")] = None

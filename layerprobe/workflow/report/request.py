@@ -22,8 +22,10 @@ class ReportRequest:
     """
 
     runs: Sequence["Run"]
-    out: Annotated[Path, Flag("Write the page to this .html file, or to - (stdout).", default="./report.html")] = OUT
-    metric: Annotated[str, Flag("Metric of the findings, and first shown: R@1, MAP@R ...", metavar="NAME")] = "R@1"
+    out: Annotated[
+        Path, Flag("Write the page to this .html file, or to - (stdout).", metavar="FILE", default="./report.html")
+    ] = OUT
+    metric: Annotated[str, Flag("Metric of the findings, and first shown: R@1, MAP@R ...", metavar="METRIC")] = "R@1"
     watch: Annotated[bool, Flag("Rewrite the page after every epoch while a run is trained or probed.")] = False
 
     def __post_init__(self) -> None:

@@ -23,7 +23,8 @@ class StudyRequest:
     study: "Study"
     cache: Path
     jobs: Annotated[
-        int | None, Flag("Trainings at once, each with one CPU thread.", min=1, default="one for each device")
+        int | None,
+        Flag("Trainings at once, each with one CPU thread.", metavar="N", min=1, default="one for each device"),
     ] = None
     devices: Annotated[
         tuple[str, ...],

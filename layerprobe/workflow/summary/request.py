@@ -16,7 +16,7 @@ class SummaryRequest:
     """
 
     cluster: Cluster = None
-    metric: Annotated[str, Flag("Mean over queries to show: R@1, R@10, MAP@R, mAP ...", metavar="NAME")] = "R@1"
+    metric: Annotated[str, Flag("Mean over queries to show: R@1, R@10, MAP@R, mAP ...", metavar="METRIC")] = "R@1"
 
     def __post_init__(self) -> None:
         from layerprobe.workflow.run.metric_values import require_mean_over_queries  # it imports numpy and h5py

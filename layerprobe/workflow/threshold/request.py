@@ -32,7 +32,7 @@ class ThresholdRequest:
     """
 
     layer: Annotated[
-        str | None, Flag("Layer and post-processing (default: what choose says).", metavar="L[@P][/R]")
+        str | None, Flag("Layer, LAYER[@pool][/post-processing] (default: what choose says).", metavar="LAYER")
     ] = None
     rates: Annotated[
         tuple[float, ...],

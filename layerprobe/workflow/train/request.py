@@ -31,7 +31,7 @@ class TrainRequest:
     workers: Workers = None
     fresh: Annotated[bool, Flag("Start over; an existing run of that name is kept as NAME~1.")] = False
     probe: Annotated[
-        tuple[str, ...] | None, Flag("Probe these layers after every epoch.", metavar="LAYERS", parse=split_names)
+        tuple[str, ...] | None, Flag("Probe these layers after every epoch.", metavar="LAYER,...", parse=split_names)
     ] = None
     splits: tuple[str, ...] | None = None
     launch: Launch = field(default_factory=Launch, compare=False)
