@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from itertools import groupby
 from typing import Any
 
 import typer
@@ -13,28 +12,32 @@ from typer.main import get_command
 
 from docs._ext.markdown import code, entry, escaped
 from layerprobe.cli import command_line
+from layerprobe.cli.help import COMMAND_GROUPS, EXAMPLES, name_and_text, parameters_by_title
 
-_OTHER = "Commands"
 # Options that almost every command has: the page describes them once.
 _SHARED = ("--cache", "--json", "--quiet", "--debug", "--help")
 
 
 def commands() -> Iterator[tuple[str, str, Any]]:
     """Panel, full name and click command, in the order of `--help`."""
-    app = command_line()
+    registered = dict(_registered(command_line()))
+    for panel, names in COMMAND_GROUPS.items():
+        for name in names:
+            for words, command in registered.items():
+                if words.split()[0] == name:
+                    yield panel, f"layerprobe {words}", command
+
+
+def _registered(app: typer.Typer) -> Iterator[tuple[str, Any]]:
     for info in app.registered_commands:
         if info.callback is not None:
             single = typer.Typer(add_completion=False, rich_markup_mode=None)
             single.registered_commands = [info]
-            panel = info.rich_help_panel if isinstance(info.rich_help_panel, str) else _OTHER
-            yield panel, f"layerprobe {info.name or info.callback.__name__}", get_command(single)
+            yield info.name or info.callback.__name__, get_command(single)
     for group in app.registered_groups:
         if group.typer_instance is not None:
-            panel = group.rich_help_panel if isinstance(group.rich_help_panel, str) else None
-            panel = panel or _panel_of(group.typer_instance) or _OTHER
-            inner: Mapping[str, Any] = get_command_group(group.typer_instance)
-            for name, command in inner.items():
-                yield panel, f"layerprobe {group.typer_instance.info.name} {name}", command
+            for name, command in get_command_group(group.typer_instance).items():
+                yield f"{group.typer_instance.info.name} {name}", command
 
 
 def get_command_group(app: typer.Typer) -> Mapping[str, Any]:
@@ -42,11 +45,6 @@ def get_command_group(app: typer.Typer) -> Mapping[str, Any]:
     from typer.main import get_group
 
     return dict(get_group(app).commands)
-
-
-def _panel_of(app: typer.Typer) -> str | None:
-    panel = app.info.rich_help_panel
-    return panel if isinstance(panel, str) else None
 
 
 def page() -> str:
@@ -64,14 +62,13 @@ def section(name: str, command: Any) -> str:
     context = typer.Context(command, info_name=name)
     usage = " ".join(command.get_usage(context).removeprefix("Usage:").split())
     parts = [f"### {name}", f"```text\n{usage}\n```", help_markdown(command.help or "")]
-    own = [one for one in command.params if one.opts[0] not in _SHARED]
-    for panel, members in groupby(own, key=lambda one: one.rich_help_panel or ""):
-        if isinstance(panel, str) and panel:
-            parts.append(f"*{escaped(panel)}*")
-        parts += [option(one, context, name) for one in members]
+    for panel, members in parameters_by_title(command, context).items():
+        if own := [one for one in members if one.opts[0] not in _SHARED]:
+            parts += [f"*{escaped(panel)}*", *(option(one, context, name) for one in own)]
     shared = [code(one.opts[0]) for one in command.params if one.opts[0] in _SHARED]
     if shared:
         parts.append(f"Also {', '.join(shared)}: [options of every command](#options-of-every-command).")
+    parts.append(f"```sh\n{EXAMPLES[name.partition(' ')[2]]}\n```")
     return "\n\n".join(parts)
 
 
@@ -84,7 +81,7 @@ def shared() -> str:
 
 def option(parameter: Any, context: typer.Context, name: str) -> str:
     """An entry of an option or argument."""
-    head, text = parameter.get_help_record(context) or (parameter.opts[0], "")
+    head, text = name_and_text(parameter, context)
     text, _, extra = text.partition("  [")
     flag = head.partition(" ")[0].rstrip(",")
     target = f"{name} {flag}".replace(" ", "-") if flag.startswith("-") else ""
