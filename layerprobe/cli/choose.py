@@ -68,7 +68,7 @@ def choose(
     It says whether to switch from the embedding, to which layer, and how sure that is. Where that is
     inconclusive, the embedding is kept.
 
-    Candidates are all probed layers, epochs, pools and post-processing methods. The best mean is preferred; within half
+    Candidates are all probed layers, epochs, pools and post-processings. The best mean is preferred; within half
     of a standard error of it MAP@R decides. Means are those on validation classes; without these on training classes
     that the network has not seen; else on test classes by cross-fitting. Runs of one experiment are averaged.
 
