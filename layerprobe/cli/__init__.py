@@ -32,7 +32,7 @@ from layerprobe.system.files import disk_fault
 from layerprobe.system.launch import Launch, started
 from layerprobe.system.memory import FIX, is_out_of_memory, keep_freed_memory
 
-_HELP = "Which layer of an embedding network generalises? Train, probe every layer, compare train and test recall."
+_HELP = "Find the layer of your embedding model that retrieves best, with a confidence interval, and deploy it."
 # Each module and its commands, in the order of `--help`; that of a command is imported when the command is run.
 _MODULES = {
     "demo": ("demo",),
