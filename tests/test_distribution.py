@@ -112,3 +112,12 @@ def test_the_changelog_counts_what_there_is() -> None:
     recipes = len(list((ROOT / "recipes").glob("*.toml")))
     for count in (f"{recipes} recipes", f"{len(registry.LOSSES)} losses", f"{len(registry.PLOTS)} kinds of plots"):
         assert count in text
+
+
+def test_the_workflow_tests_the_oldest_torch_and_every_python_that_the_package_states() -> None:
+    text = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
+    tested = dict(re.findall(r'\b(torch|torchvision): "([\d.]+)"', text))
+    oldest = dict(re.findall(r"^(torch|torchvision)>=([\d.]+)$", "\n".join(PROJECT["dependencies"]), re.MULTILINE))
+    stated = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    assert tested == oldest
+    assert set(re.findall(r'\bpython: "(3\.\d+)"', text)) == set(stated)
