@@ -11,8 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from threadpoolctl import threadpool_limits
-
 from layerprobe.system.errors import DataError
 
 if TYPE_CHECKING:
@@ -86,6 +84,7 @@ def in_threads() -> Iterator[OfEach]:
     it. Not reentrant: the threads would wait for each other.
     """
     import torch
+    from threadpoolctl import threadpool_limits
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
