@@ -17,7 +17,7 @@ nothing. For differences the share is 1 - 2.2 / sqrt(2 U): of normal units, wher
 1 / sqrt(2 U), it raises 1 draw in 70. With 0.3, layers of equal recall near 95 % differed significantly in less than 3
 %.
 
-How often the intervals hold the truth: benchmarks/README.md, "Coverage".
+benchmarks/coverage.py measures how often the intervals contain the true value.
 """
 
 from __future__ import annotations

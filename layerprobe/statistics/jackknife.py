@@ -18,8 +18,7 @@ degrees of freedom, so that a few large units count as few. Row and column means
 sizes of units for what pairs of them do.
 
 J - Q alone is the variance on average, but it varies so much between draws of few units that Student's t is too short
-for it. The 8, and the J / 3, are chosen by simulation; benchmarks/README.md has the coverage
-(benchmarks/redraw_coverage.py).
+for it. The 8, and the J / 3, are chosen by simulation; benchmarks/redraw_coverage.py measures the coverage.
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ quarter of one of M pairs of units, with M their effective number by N_uv, is ad
 end, with its own variance, and the higher of the two ends is taken. Of clusters it is a quarter of a pair of a cluster
 and a class.
 
-The third, the factors of g and the quarter are chosen by simulation; benchmarks/README.md has the coverage, on other
-draws. Where classes lie in groups of look-alikes, intervals over classes are too short: the groups must be the units.
+The third, the factors of g and the quarter are chosen by simulation; benchmarks/thresholds.py measures the coverage, on
+other draws. Where classes lie in groups of look-alikes, intervals over classes are too short: the groups must be the
+units.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ classes (units), whose effective number is K (Kish: U for U units of equal size)
 t has the degrees of freedom of Satterthwaite (1946) for a sum A + B, of which A has S - 1 and B has K - 1, at least 1:
 (A + B)^2 / (A^2 / (S - 1) + B^2 / (K - 1)). The last two are prediction intervals, and need three trainings. Classes
 that gain in one training and not in another are in sd and in Vc: where these dominate, the intervals are too wide.
-benchmarks/README.md, "Coverage", says how often they hold.
+`benchmarks/coverage.py --only seeds` measures how often they hold.
 """
 
 from __future__ import annotations

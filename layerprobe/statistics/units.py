@@ -13,7 +13,7 @@ A quarter of an average unit with a mean of 50 % is added to the U. Units of low
 rare, and a sample without one is both too high and too sure; the addition makes up for them. It moves p towards 50 %,
 near 100 % by more than the interval is wide: so each end is the farther one of those with and without the addition.
 
-The quarter is chosen by simulation; benchmarks/README.md, "Coverage", has the table, beside the bootstrap-t's.
+The quarter is chosen by simulation; benchmarks/coverage.py compares the coverage with the bootstrap-t's.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ the mean miss rate e is extrapolated along the logarithm of the number of classe
 negatives through the one that was searched. A difference of logits is taken as the same in both, so that differences of
 miss rates grow by e' (1 - e') / (e (1 - e)). There e' counts as 1/2 at most: a slope that leads beyond is hardly known,
 and must not make the bound smaller.
-benchmarks/README.md, "Verdicts", has how often the bounds hold.
+benchmarks/verdicts.py measures how often the bounds hold.
 
 A gain that is reported because it is significant is too high on average (the winner's curse). So the units are divided
 into halves. The interval of each half's gain decides, and the gain is that of the halves whose other half decided: its
