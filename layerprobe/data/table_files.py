@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.data.image_files import leaves_folder
-from layerprobe.data.table_images import ARROW, ARROW_ERRORS, EXTRA, arrow, read_arrow, unreadable_table
+from layerprobe.data.table_images import ARROW, ARROW_ERRORS, arrow, read_arrow, unreadable_table
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError, UnknownNameError
 from layerprobe.system.files import require_file
 from layerprobe.system.naming import HF_DATASET, is_on_the_hub, user_named
+from layerprobe.system.requirements import install_line
 
 _Fact = TypeVar("_Fact")
 EXPECTED = (
@@ -205,7 +206,7 @@ def _fetch(name: str, identity: str, config: str) -> None:
     try:
         import datasets
     except ImportError as error:
-        raise EnvironmentFault(f"datasets is needed to fetch {full} ({error})", fix=EXTRA) from error
+        raise EnvironmentFault(f"datasets is needed to fetch {full} ({error})", fix=install_line("datasets")) from error
     try:
         datasets.load_dataset(identity, config or None)
     except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError, LookupError) as error:

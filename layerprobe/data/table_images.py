@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from layerprobe.system.errors import DataError, EnvironmentFault
+from layerprobe.system.requirements import install_line
 
-EXTRA = "pip install 'layerprobe[datasets]'"
 ARROW = ".arrow"
 # What pyarrow raises on files that it cannot read.
 ARROW_ERRORS = (OSError, ValueError, LookupError, NotImplementedError)
@@ -87,9 +87,9 @@ def arrow(module: str = "pyarrow") -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise EnvironmentFault("pyarrow is not installed", fix=EXTRA) from error
+        raise EnvironmentFault("pyarrow is not installed", fix=install_line("datasets")) from error
     except ImportError as error:
-        raise EnvironmentFault(f"pyarrow cannot be imported: {error}", fix=EXTRA) from error
+        raise EnvironmentFault(f"pyarrow cannot be imported: {error}", fix=install_line("datasets")) from error
 
 
 def unreadable_table(table: Path, error: Exception) -> DataError:

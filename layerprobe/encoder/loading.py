@@ -19,6 +19,7 @@ from layerprobe.encoder import example
 from layerprobe.encoder.manifest import AGAIN, EXPORT, read_manifest
 from layerprobe.system.computing import require_default_device
 from layerprobe.system.errors import DataError, EnvironmentFault
+from layerprobe.system.requirements import install_line
 
 # What numpy, torch and their pickles raise on a file of another content; OSError includes those of a disk.
 _OTHER_CONTENT: tuple[type[Exception], ...] = (
@@ -99,7 +100,7 @@ def load_encoder(folder: str | Path) -> LoadedEncoder:
         encode = example.encoder(path, export)
         features = encode(np.zeros((1, *_input_shape(export)), np.uint8))
     except ModuleNotFoundError as error:
-        fix = "pip install 'layerprobe[export]'"
+        fix = install_line("export")
         raise EnvironmentFault(f"{error.name} is not installed", file=file, fix=fix) from error
     except (*_OTHER_CONTENT, *_errors_of_onnx_runtime()) as error:
         problem = f"not the encoder that {EXPORT} describes ({type(error).__name__})"

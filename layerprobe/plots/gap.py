@@ -30,8 +30,7 @@ from layerprobe.plots.drawn_scores import (
     scores_of_metric,
     select_raw,
 )
-from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
-from layerprobe.system.errors import DataError
+from layerprobe.plots.plot import Drawing, NotProbedError, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import EPOCH_0, DataFacts, run_lines, split_text
 from layerprobe.values.layers import RankedLayer
@@ -68,10 +67,7 @@ def draw(
     runs, data = group_by_run(metric_scores), data or {}
     gaps = [gap for series in runs.values() for gap in _gaps(series).flat if not math.isnan(gap)]
     if not gaps:
-        raise DataError(
-            f"no layer has {metric} on both {SEEN} and {UNSEEN}",
-            fix=f"Run layerprobe probe --splits {SEEN},{UNSEEN}",
-        )
+        raise NotProbedError(f"no layer has {metric} on both {SEEN} and {UNSEEN}", "--splits", f"{SEEN},{UNSEEN}")
     notes = run_lines(data, GAP_SPLITS) + common_lines(runs) + missing_lines(runs, GAP_SPLITS)
     notes += _size_notes(data)
     notes += _epoch_0_notes(runs, data) + ([] if layers else omission_notes(scores))

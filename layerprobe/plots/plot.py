@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from layerprobe.plots.options import Option
 from layerprobe.plots.options import PlotOptions as PlotOptions
+from layerprobe.system.errors import DataError
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import Matrix, Score
@@ -40,6 +41,18 @@ LOSS = "loss"  # the training loss, where a metric is asked for
 ReadImage = Callable[[str, str], "NDArray[np.uint8]"]
 # Scores of one run and epoch, and a metric -> the layers indistinguishable from the best; None where unknown.
 Indistinguishable = Callable[[Sequence[Score], str], Collection[RankedLayer] | None]
+
+
+class NotProbedError(DataError):
+    """There is nothing to draw of some runs; `layerprobe probe RUN` with these flags measures it.
+
+    Args:
+        run: its name, or that of the mean of some; None: all that are drawn.
+    """
+
+    def __init__(self, message: str, *flags: str, run: str | None = None) -> None:
+        super().__init__(message, fix=f"Run {' '.join(('layerprobe probe', *flags))}")
+        self.flags, self.run = flags, run
 
 
 class PlotSource(Protocol):

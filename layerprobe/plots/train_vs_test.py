@@ -36,8 +36,7 @@ from layerprobe.plots.drawn_scores import (
     select_raw,
 )
 from layerprobe.plots.placing import Samples
-from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
-from layerprobe.system.errors import DataError
+from layerprobe.plots.plot import Drawing, NotProbedError, Plot, PlotOptions, PlotSource
 from layerprobe.values.facts import DataFacts, common_chance, common_start, level_text, run_lines, split_text
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import GAP_SPLITS, Score
@@ -79,8 +78,8 @@ def draw(
     """
     metric_scores = [x for x in scores_of_metric(select_raw(scores, layers)) if x.split in GAP_SPLITS]
     if not metric_scores:
-        metric, fix = scores[0].metric, f"Run layerprobe probe --splits {','.join(GAP_SPLITS)}"
-        raise DataError(f"no layer has {metric} on train or test", fix=fix)
+        message = f"no layer has {scores[0].metric} on train or test"
+        raise NotProbedError(message, "--splits", ",".join(GAP_SPLITS))
     runs, data = group_by_run(metric_scores), data or {}
     last_epochs = {run: max(score.epoch for score in scores_in(series)) for run, series in runs.items()}
     bright = default_layers(runs, embeddings or {}, data) if layers is None else layers

@@ -26,6 +26,7 @@ from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError, n
 from layerprobe.system.files import sha256
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.naming import run_folder_of, user_named
+from layerprobe.system.requirements import install_line
 from layerprobe.values.network_input import ImageSize, OwnInput
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Foreign:
 
 def import_package(package: str, extra: str) -> ModuleType:
     """A package of one of layerprobe's extras."""
-    fix = f"pip install 'layerprobe[{extra}]'"
+    fix = install_line(extra)
     try:
         with quiet():
             return importlib.import_module(package)
@@ -79,8 +80,7 @@ def version(distribution: str, extra: str) -> dict[str, str]:
     try:
         return {distribution: metadata.version(distribution)}
     except metadata.PackageNotFoundError as error:
-        fix = f"pip install 'layerprobe[{extra}]'"
-        raise EnvironmentFault(f"{distribution} is not installed", fix=fix) from error
+        raise EnvironmentFault(f"{distribution} is not installed", fix=install_line(extra)) from error
 
 
 @contextlib.contextmanager

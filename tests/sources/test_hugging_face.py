@@ -224,7 +224,7 @@ def test_a_folder_that_is_absent_is_said(tmp_path: Path) -> None:
 
 def test_the_package_that_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(EnvironmentFault, match=re.escape("pip install 'layerprobe[hf]'")):
+    with pytest.raises(EnvironmentFault, match=re.escape("pip install 'transformers>=")):
         build("hf:nobody/nothing")
 
 

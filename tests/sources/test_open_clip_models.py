@@ -127,5 +127,5 @@ def test_the_own_input_is_open_clips(name: str, expected: OwnInput) -> None:
 
 def test_the_package_that_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "open_clip", None)
-    with pytest.raises(EnvironmentFault, match=re.escape("pip install 'layerprobe[open_clip]'")):
+    with pytest.raises(EnvironmentFault, match=re.escape("pip install 'open-clip-torch>=")):
         build("open_clip:small")

@@ -8,6 +8,7 @@ from typing import Annotated
 from layerprobe.system.errors import EnvironmentFault, LayerprobeError, UnknownNameError
 from layerprobe.system.files import put_back, require_writable
 from layerprobe.system.options import Flag, Memory, RunModel, split_names
+from layerprobe.system.requirements import install_line
 from layerprobe.values.costs import IndexKind, index_kinds
 
 NPZ, PT2, ONNX = FORMATS = ("npz", "pt2", "onnx")
@@ -64,9 +65,7 @@ class ExportRequest:
         if ONNX in self.formats:
             for package in _NEEDED:
                 if importlib.util.find_spec(package) is None:
-                    raise EnvironmentFault(
-                        f"--format onnx: {package} is not installed", fix="pip install 'layerprobe[export]'"
-                    )
+                    raise EnvironmentFault(f"--format onnx: {package} is not installed", fix=install_line("export"))
         if self.index is not None:
             import_faiss()
         require_free(self.out, force=self.force)

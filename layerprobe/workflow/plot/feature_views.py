@@ -10,7 +10,7 @@ import numpy as np
 
 from layerprobe.measure.distributions import LabelledFeatures, pair_histograms, spectrum
 from layerprobe.plots.drawn_scores import match_layers, resolve_epoch
-from layerprobe.plots.plot import PlotOptions
+from layerprobe.plots.plot import NotProbedError, PlotOptions
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.facts import PAIRS_WITHIN_FOLDS
 from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey, RankedLayer, headline_layers
@@ -173,7 +173,7 @@ def read_layers(
     layers = list(splits)
     if not layers:
         message = f"{scores[0].run}: no layer was probed on the training or test split"
-        raise DataError(message, fix="Run layerprobe probe --splits train,test")
+        raise NotProbedError(message, "--splits", ",".join(GAP_SPLITS), run=scores[0].run)
     requested = match_layers(selection.options.layers, layers)
     if requested is None:
         requested = few_layers(layers, scores[0].run, selection)
@@ -217,7 +217,7 @@ def tested_layers(scores: Sequence[Score], selection: LayerSelection) -> list[Su
     epoch_scores = [score for score in scores if (score.epoch, score.split) == (epoch, TESTED)]
     if not epoch_scores:
         message = f"{scores[0].run}: no layer was probed on the {TESTED} split at epoch {epoch}"
-        raise DataError(message, fix=f"Run layerprobe probe --epochs {epoch} --splits {TESTED}")
+        raise NotProbedError(message, "--epochs", str(epoch), "--splits", TESTED, run=scores[0].run)
     layers = list(dict.fromkeys(score.ranked for score in epoch_scores))
     requested = match_layers(selection.options.layers, layers)
     layers_drawn = (

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from layerprobe.plots.drawn_scores import match_layers, metric_of, resolve_epoch
-from layerprobe.plots.plot import LOSS, PlotOptions
+from layerprobe.plots.plot import LOSS, NotProbedError, PlotOptions
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer, headline_layers, names_by_layer
@@ -22,6 +22,7 @@ from layerprobe.values.views import OverTrainings, Repeated, RepeatedLine
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import read_tensors
 from layerprobe.workflow.run.experiments import experiments_of, have_other_images
+from layerprobe.workflow.run.metric_values import metric_flags
 from layerprobe.workflow.run.references import embedding_among
 from layerprobe.workflow.run.runs import Run, kept_epochs
 from layerprobe.workflow.run.seen import weights_text
@@ -219,7 +220,7 @@ def scores_over_key(training_scores: TrainingScores, options: PlotOptions, key: 
     metric = options.metric or "R@1"
     values = _read_values(training_scores, options, lambda score: score.metric == metric)
     if not values:
-        raise DataError(f"no scores of {metric} on {SPLIT}", fix="Run layerprobe probe first")
+        raise NotProbedError(f"no scores of {metric} on {SPLIT}", "--splits", SPLIT, *metric_flags(metric))
     return _build_view([value for value in values if value.place is not None], metric, key, training_scores.notes)
 
 
@@ -235,7 +236,7 @@ def recall_at_k(training_scores: TrainingScores, options: PlotOptions) -> OverTr
     """Recall@K on test over K."""
     values = _read_values(training_scores, options, lambda score: is_recall(score.metric))
     if not values:
-        raise DataError(f"no Recall@K on {SPLIT}", fix="Run layerprobe probe first")
+        raise NotProbedError(f"no Recall@K on {SPLIT}", "--splits", SPLIT)
     values = [replace(value, place=recall.k) for value in values if (recall := recall_of(value.metric))]
     view = _build_view(values, "R@K", "K", training_scores.notes)
     return replace(view, lines=tuple(replace(line, differences=()) for line in view.lines))

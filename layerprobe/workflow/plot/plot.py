@@ -12,7 +12,7 @@ from typing import TypeVar
 from layerprobe import registry
 from layerprobe.plots.drawn_scores import metric_of, scores_of_layers, scores_until_epoch
 from layerprobe.plots.figure import FORMATS, add_note, encode_figure
-from layerprobe.plots.plot import LOSS, Drawing, Plot, PlotOptions, ReadImage
+from layerprobe.plots.plot import LOSS, Drawing, NotProbedError, Plot, PlotOptions, ReadImage
 from layerprobe.plots.selected import selected_text
 from layerprobe.post_processing.chain import parse_chain
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
@@ -161,6 +161,15 @@ def draw_plot(
     """Draw a plot of one or more runs, whose lines have names as in `PlotRequest`; nothing is written."""
     registered: Plot = registry.load("plot", registry.PLOTS, kind)
     require_options(kind, registered, options)
+    try:
+        return _draw(registered, runs, options, lines)
+    except NotProbedError as error:
+        lacking = [run for run in runs if run.name == error.run] or runs
+        fix = "; then ".join(f"run {run.command('probe', *error.flags)}" for run in lacking)
+        raise DataError(error.message, fix=f"R{fix[1:]}") from error
+
+
+def _draw(registered: Plot, runs: Sequence[Run], options: PlotOptions, lines: Mapping[str, str] | None) -> Drawing:
     if registered.any_metric and options.metric == LOSS:
         return registered.draw(StoredRuns(runs, (), lines), options)
     scores = scores_of([run for run in runs if registered.scored or run.has_scores])

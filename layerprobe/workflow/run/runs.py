@@ -316,7 +316,8 @@ def _read_record(path: Path) -> _ReadRecord:
         text = path.read_text(encoding="utf-8")
         values = json.loads(text, parse_constant=_refuse)
     except FileNotFoundError as error:
-        raise DataError("no such run", file=path.parent, fix="layerprobe runs lists the known ones") from error
+        fix = f"{command_text('runs', cache=path.parent.parent)} lists the known ones"
+        raise DataError("no such run", file=path.parent, fix=fix) from error
     except OSError as error:
         raise DataError.unreadable(error, file=path) from error
     except (ValueError, RecursionError) as error:
@@ -375,7 +376,9 @@ def find_run(cache: Path, name: str | None) -> Run:
     if not runs and (damaged := damaged_runs(cache)):
         raise damaged[0][1]
     if not runs:
-        fix = "Train one: layerprobe train netA, or measure a model: layerprobe probe --model SOURCE --data folder:DIR"
+        train = command_text("train", "quick", cache=cache)
+        probe = command_text("probe", "--model", "SOURCE", "--data", "folder:DIR", cache=cache)
+        fix = f"Train one: {train}, or measure a model: {probe}"
         raise DataError("there is no run yet", file=cache, fix=fix)
     if name is not None:
         raise UnknownNameError("run", name, [run.name for run in runs], file=cache)

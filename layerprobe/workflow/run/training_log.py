@@ -17,7 +17,7 @@ def logged_losses(run: Run) -> list[tuple[int, float, int]]:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         return [(int(line["epoch"]), float(line["loss"]), int(line["images"])) for line in lines]
     except FileNotFoundError as error:
-        fix = f"Train it: layerprobe train, or leave {run.name} out"
+        fix = f"Train it, or leave {run.name} out"
         raise DataError("no epoch has been trained yet", file=run.folder, fix=fix) from error
     except OSError as error:
         raise DataError.unreadable(error, file=path) from error

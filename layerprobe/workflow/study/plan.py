@@ -18,6 +18,7 @@ from layerprobe.recipe.recipe import Recipe, load_recipe
 from layerprobe.registry import DATASETS
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.system.progress import Listener
+from layerprobe.system.wording import command_text
 from layerprobe.values.layers import NO_POST_PROCESSING, is_glob, matching_layers
 from layerprobe.values.scores import Score, ScoreTable, read_scores, recall_of
 from layerprobe.workflow.run import from_recipe
@@ -312,10 +313,11 @@ def require_images(study: Study, trainings: Iterable[StudyTraining], cache: Path
         except DataError:
             changed_runs.append(run.name)
     if changed_runs:
+        removing = command_text("runs", "remove", changed_runs[0], cache=cache)
         raise DataError(
             f"{len(changed_runs)} runs of the study have other images than their recipe now: {', '.join(changed_runs)}",
             file=study.name,
-            fix="Restore the images, or remove these runs: layerprobe runs remove NAME",
+            fix=f"Restore the images, or remove each of these runs: {removing}",
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener
+from layerprobe.system.wording import command_text
 from layerprobe.values.costs import Estimate
 from layerprobe.values.sections import Train
 from layerprobe.workflow.run.runs import named_run
@@ -272,7 +273,8 @@ def _curve(study: Study, training: StudyTraining) -> Curve:
     values = {}
     for split in training.splits or ():
         if (of_split := _by_epoch(study, training, split)) is None:
-            fix = f"Remove the run, and run the study again: layerprobe runs remove {training.run}"
+            remove = command_text("runs", "remove", training.run, cache=training.cache)
+            fix = f"Remove the run, and run the study again: {remove}"
             raise DataError(f"was not measured on {split} after each epoch", file=training.run, fix=fix)
         values[split] = of_split[1:]
     return Curve(**values)

@@ -218,7 +218,7 @@ def test_a_missing_or_damaged_log_is_told(text: str | None, fault: str, tmp_path
 
 
 def test_without_scores_of_the_metric_it_says_to_probe() -> None:
-    with pytest.raises(DataError, match="no scores of NMI on test. Run layerprobe probe first"):
+    with pytest.raises(DataError, match="no scores of NMI on test. Run layerprobe probe --splits test --metrics NMI"):
         over_fc(options=replace(KEY, metric="NMI"))
 
 

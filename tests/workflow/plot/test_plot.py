@@ -501,3 +501,12 @@ def test_a_metric_that_is_no_share_is_drawn_over_a_key(tmp_path: Path) -> None:
     options = PlotOptions(key="net.fc", metric="effective-rank")
     axes = draw_plot("over-key", runs, options).figure.axes[0]
     assert axes.lines[0].get_ydata() == pytest.approx([9.5])
+
+
+def test_an_empty_plot_names_the_run_to_probe_and_its_folder(tmp_path: Path) -> None:
+    runs = [run_with(tmp_path, name, {"test": [0, 0]}) for name in ("one", "two")]
+    with pytest.raises(DataError) as refused:
+        draw_plot("gap", runs)
+    commands = "; then ".join(f"run {run.command('probe', '--splits', 'train,test')}" for run in runs)
+    assert refused.value.fix == f"R{commands[1:]}"
+    assert f"--cache {tmp_path}" in commands
