@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from layerprobe.attribution.maps import (
     USUAL,
+    Division,
     Integrated,
     MapCall,
     ScoredLayer,
@@ -50,6 +51,7 @@ def explain(
     images: tuple[Tensor, Tensor],
     *,
     random: nn.Module | None = None,
+    advance: Callable[[], None] = lambda: None,
 ) -> Explanation:
     """Integrated gradients and Grad-CAM of the similarity of two images, over the pixels of each.
 
@@ -59,13 +61,18 @@ def explain(
         measured: the network, which is not changed.
         images: query and neighbour, (1, C, H, W) float32 each, normalised, on the network's device.
         random: the same network with random weights; its maps are correlated with these.
+        advance: called after the maps of each image: twice, and with random weights four times.
     """
     module = measured.net.module
     with full_precision(images[0].device), _deterministic():
         at = _map_of(measured, scored, images)
-        maps = _maps(module, scored, images, at)
-        steps = [min(attribution.steps, USUAL) for attribution in maps.integrated]
-        other = None if random is None else _maps(random, scored, images, at, steps=steps)
+        maps = _maps(module, scored, images, at, advance)
+        # The same steps: else maps would differ by more than the weights.
+        divisions = [
+            attribution.division if len(attribution.division) <= USUAL else Division.equal(USUAL)
+            for attribution in maps.integrated
+        ]
+        other = None if random is None else _maps(random, scored, images, at, advance, divisions)
     notes = ((_NO_MAP, at is None), (_JUMPS, any(attribution.jumps for attribution in maps.integrated)))
     return Explanation(
         scored.ranked,
@@ -89,13 +96,13 @@ def _map_of(measured: Measured, scored: ScoredLayer, images: tuple[Tensor, Tenso
     return None
 
 
-def _maps(
+def _maps(  # noqa: PLR0913 - what is explained, and along which steps
     module: nn.Module,
     scored: ScoredLayer,
     images: tuple[Tensor, Tensor],
     at: MapCall | None,
-    *,
-    steps: Sequence[int | None] = (None, None),
+    advance: Callable[[], None],
+    divisions: Sequence[Division | None] = (None, None),
 ) -> _Maps:
     integrated: list[Integrated] = []
     places: list[Tensor | None] = []
@@ -105,17 +112,18 @@ def _maps(
         with torch.no_grad():
             features = [embed(image) for image in images]
             similarity = float(scored.score(embed, features[1])(images[0]))
-        for image, other, count in zip(images, reversed(features), steps, strict=True):
+        for image, other, division in zip(images, reversed(features), divisions, strict=True):
             score = scored.score(embed, other)
-            integrated.append(integrated_gradients(score, image, count))
+            integrated.append(integrated_gradients(score, image, division))
             places.append(None if through is None else grad_cam(score, through, image).sum(0))
+            advance()
     return _Maps(similarity, (integrated[0], integrated[1]), (places[0], places[1]))
 
 
 def _attribution(maps: _Maps, random: _Maps | None, side: int) -> Attribution:
     integrated, places = maps.integrated[side], _array(maps.places[side])
     pixels = integrated.pixels.cpu().numpy()
-    attribution = Attribution(pixels, integrated.difference, integrated.error, integrated.steps, places)
+    attribution = Attribution(pixels, integrated.difference, integrated.error, len(integrated.division), places)
     if random is None:
         return attribution
     random_maps = random.integrated[side].pixels.cpu().numpy(), _array(random.places[side])

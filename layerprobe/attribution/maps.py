@@ -86,9 +86,32 @@ def _out_of_place(module: nn.Module) -> Iterator[None]:
 
 TOLERANCE = 0.01  # of the completeness error
 SMALLEST = 0.05  # share of the larger similarity that a difference must be for the error to be relative to it
-FEWEST, USUAL, MOST = 50, 200, 1600  # steps
+FEWEST, USUAL, MOST = 50, 100, 1600  # steps
 _BEGINNING = 1e-4  # of the path, shorter than a step
-_PIXELS = 2**20  # of the images that go through the network together
+_NARROWEST = 1e-4  # step that is still divided; a jump of the score is within each
+_PIXELS = 2**18  # of the images that go through the network together
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Steps from the baseline to an image.
+
+    Args:
+        starts: (S,) float64, where each starts, as a share of the path.
+        widths: (S,) float64.
+    """
+
+    starts: Tensor
+    widths: Tensor
+
+    @classmethod
+    def equal(cls, steps: int) -> Division:
+        """Steps of one width."""
+        starts = torch.arange(steps, dtype=torch.float64) / steps
+        return cls(starts, torch.full_like(starts, 1 / steps))
+
+    def __len__(self) -> int:
+        return len(self.starts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +122,7 @@ class Integrated:
         pixels: (H, W) float32, summed over the channels.
         difference: F(x) - F(x0).
         error: |sum - difference| / |difference|; inf for a difference of 0 that is missed.
-        steps: of the midpoint rule.
+        division: the steps of the midpoint rule.
         jumps: whether F changes by more than the tolerance at the very beginning of the path, so that no number of
             steps would do.
     """
@@ -107,43 +130,126 @@ class Integrated:
     pixels: Tensor
     difference: float
     error: float
-    steps: int
+    division: Division
     jumps: bool
 
 
-def integrated_gradients(score: Score, image: Tensor, steps: int | None = None) -> Integrated:
+def integrated_gradients(score: Score, image: Tensor, division: Division | None = None) -> Integrated:
     """The integrated gradients of a score from the baseline 0, the mean colour of the normalisation.
 
-    Sundararajan et al., Axiomatic Attribution for Deep Networks, ICML 2017, Eq. 1, by captum. They sum to
-    F(x) - F(x0), which the paper calls completeness. The steps are doubled from 50 until the sum misses it by at most
-    1 %, and at 1,600 in any case. Of a difference below 5 % of the larger similarity, 1 % of those 5 % are enough.
+    Sundararajan et al., Axiomatic Attribution for Deep Networks, ICML 2017, Eq. 1, by the midpoint rule. They sum to
+    F(x) - F(x0), which the paper calls completeness. The path is divided into 50 equal steps. While the sum misses
+    F(x) - F(x0) by more than 1 %, the steps with half of the error are divided into three, to at most 1,600 steps: the
+    midpoint of the second keeps its gradient, and the error of a step is known from F at its two ends. Of a difference
+    below 5 % of the larger similarity, 1 % of those 5 % are enough.
 
     Where the features of the baseline are a zero vector, as in an untrained network without biases, the cosine is 0
-    there and jumps: 200 steps are taken.
+    there and jumps: 100 equal steps are taken.
 
     Args:
         image: (1, C, H, W) float32, normalised.
-        steps: their number; None: as completeness needs.
+        division: the steps; None: as completeness needs.
     """
-    from captum.attr import IntegratedGradients
-
-    with torch.no_grad():
-        start, beginning, end = (float(score(share * image)) for share in (0.0, _BEGINNING, 1.0))
+    start, beginning, end = _values(score, image, torch.tensor([0.0, _BEGINNING, 1.0])).tolist()
     difference = end - start
     allowed = TOLERANCE * max(abs(difference), SMALLEST * max(abs(end), abs(start)))
     jumps = abs(beginning - start) > allowed
-    fixed = steps or (USUAL if jumps else None)
-    count, together = fixed or FEWEST, max(1, _PIXELS // image[0, 0].numel())
-    while True:
-        gradients: Tensor = IntegratedGradients(score).attribute(
-            image, baselines=0, n_steps=count, method="riemann_middle", internal_batch_size=together
-        )
-        missed = abs(float(gradients.double().sum()) - difference)
-        if fixed or missed <= allowed or 2 * count > MOST:
+    fixed = division or (Division.equal(USUAL) if jumps else None)
+    path = _Path.of(score, image, fixed or Division.equal(FEWEST))
+    while fixed is None and abs(path.sum - difference) > allowed:
+        finer = path.refined(score, image)
+        if finer is None:
             break
-        count *= 2
+        path = finer
+    missed = abs(path.sum - difference)
     error = missed / abs(difference) if difference else float("inf") if missed else 0.0
-    return Integrated(gradients.detach()[0].sum(0), difference, error, count, jumps)
+    return Integrated(path.pixels, difference, error, path.division, jumps)
+
+
+@dataclass(frozen=True, eq=False)
+class _Path:
+    """What is known of each step.
+
+    Args:
+        maps: (S, H, W) float32, the gradient at the midpoint times the image, summed over the channels.
+        changes: (S,) float64, by how much the score changes; None: not computed yet.
+    """
+
+    division: Division
+    maps: Tensor
+    changes: Tensor | None = None
+
+    @classmethod
+    def of(cls, score: Score, image: Tensor, division: Division) -> _Path:
+        """Along the steps of a division."""
+        return cls(division, _maps_at(score, image, division.starts + division.widths / 2))
+
+    @property
+    def parts(self) -> Tensor:
+        """(S,) what each step adds to the sum."""
+        return self.division.widths * self.maps.double().sum((1, 2)).cpu()
+
+    @property
+    def sum(self) -> float:
+        """The sum of the integrated gradients."""
+        return float(self.parts.sum())
+
+    @property
+    def pixels(self) -> Tensor:
+        """(H, W) float32, the integrated gradients summed over the channels."""
+        return torch.einsum("s,shw->hw", self.division.widths.to(self.maps), self.maps)
+
+    def refined(self, score: Score, image: Tensor) -> _Path | None:
+        """With the fewest steps that have half of the error in three; None where no step can be divided."""
+        starts, widths, changes = self.division.starts, self.division.widths, self.changes
+        if changes is None:  # of equal steps, where each ends where the next starts
+            changes = _values(score, image, torch.cat([starts, torch.ones(1)])).diff()
+        errors = torch.where(widths > _NARROWEST, (self.parts - changes).abs(), 0)
+        order = errors.argsort(descending=True, stable=True)
+        count = int((errors[order].cumsum(0) < errors.sum() / 2).sum()) + 1
+        divided = order[: min(count, (MOST - len(order)) // 2)]
+        divided = divided[errors[divided] > 0]
+        if not len(divided):
+            return None
+        thirds, first = widths[divided] / 3, starts[divided]
+        second, third = first + thirds, first + 2 * thirds
+        at_ends = _values(score, image, torch.cat([first, second, third, third + thirds])).reshape(4, -1)
+        of_thirds = at_ends.diff(dim=0)
+        outer = torch.cat([first, third])
+        maps = torch.cat([self.maps, _maps_at(score, image, outer + thirds.repeat(2) / 2)])
+        # The second third takes the place of its step, whose midpoint it has.
+        starts, widths, changes = (
+            torch.cat([column.index_copy(0, divided, inner), outer_values])
+            for column, inner, outer_values in (
+                (starts, second, outer),
+                (widths, thirds, thirds.repeat(2)),
+                (changes, of_thirds[1], torch.cat([of_thirds[0], of_thirds[2]])),
+            )
+        )
+        return _Path(Division(starts, widths), maps, changes)
+
+
+def _batches(image: Tensor, shares: Tensor) -> Iterator[Tensor]:
+    """The image at shares of the path, as many at a time as fit."""
+    for some in shares.split(max(1, _PIXELS // image[0, 0].numel())):
+        yield some.to(image)[:, None, None, None] * image
+
+
+def _values(score: Score, image: Tensor, shares: Tensor) -> Tensor:
+    """(S,) float64 the score at shares of the path."""
+    with torch.no_grad():
+        return torch.cat([score(images).double().cpu() for images in _batches(image, shares)])
+
+
+def _maps_at(score: Score, image: Tensor, shares: Tensor) -> Tensor:
+    """(S, H, W) the gradient of the score at shares of the path, times the image, summed over the channels."""
+    maps = []
+    for images in _batches(image, shares):
+        with torch.enable_grad():
+            images.requires_grad_()
+            (gradients,) = torch.autograd.grad(score(images).sum(), images)
+        maps.append((gradients * image).sum(1).detach())
+    return torch.cat(maps)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from io import FileIO
 from types import FrameType
@@ -153,3 +153,32 @@ class Silent:
 
     def advance(self, steps: int = 1, **figures: float) -> None:
         """Show nothing."""
+
+
+_KNOWN = 5.0  # seconds after the first step from which on the pace counts as known
+LONG = 1800.0  # seconds; what takes longer names a cheaper command
+
+
+class Forecast:
+    """A task that tells once how long it will take, as soon as its pace is known.
+
+    Args:
+        tell: takes the seconds of all steps; called where a few seconds have not sufficed.
+    """
+
+    def __init__(self, task: Task, total: int, tell: Callable[[float], None]) -> None:
+        self._task, self._total, self._tell = task, total, tell
+        self._done = 0
+        # Steps and moment of the first report: what comes before it is set up once.
+        self._first: tuple[int, float] | None = None
+        self._is_told = False
+
+    def advance(self, steps: int = 1, **figures: float) -> None:
+        """Pass the progress on."""
+        self._task.advance(steps, **figures)
+        self._done, now = self._done + steps, time.monotonic()
+        if self._first is None:
+            self._first = self._done, now
+        elif not self._is_told and now - self._first[1] >= _KNOWN:
+            self._is_told = True
+            self._tell((now - self._first[1]) / (self._done - self._first[0]) * self._total)

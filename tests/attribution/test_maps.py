@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from captum.attr import LayerGradCam
+from captum.attr import IntegratedGradients, LayerGradCam
 from torch import Tensor, nn
 
 import layerprobe
+from layerprobe.attribution import maps
 from layerprobe.attribution.explaining import explain
-from layerprobe.attribution.maps import MOST, integrated_gradients, maps_before, similarities
+from layerprobe.attribution.maps import Division, integrated_gradients, maps_before, similarities
 from layerprobe.hooks import find_layers
 from layerprobe.values.layers import VECTOR_SIMILARITIES, VectorSimilarity
 from tests.attribution.networks import convolutional, explained, image, measured_of, scored
@@ -81,24 +82,62 @@ def test_pixels_of_a_convolutional_network_are_complete(layer: str) -> None:
         assert side.error == pytest.approx(abs(side.pixels.sum() / side.difference - 1), abs=1e-4)
 
 
-def test_steps_are_doubled_until_the_sum_is_complete() -> None:
-    # F rises by 0.5 in the last 0.5 % of the path alone, where 200 midpoints have one, 0.9975: 100 / 200
+def late(images: Tensor) -> Tensor:
+    """It rises by 0.5 in the last 0.5 % of the path alone."""
+    return (100 * (images.sum((1, 2, 3)) - 0.995)).clamp(min=0)
+
+
+def test_a_step_that_misses_is_divided_into_three_until_the_sum_is_complete() -> None:
+    # The last of 50 steps misses all. Of its thirds the last has 0.667 and should have 0.5; then the first of its
+    # thirds has 0 of 0.0556, the last of those 0.0741 of 0.0556, its first 0 of 0.0062 and the last of those
+    # 0.0082 of 0.0062: 0.0021 of 0.5 is below 1 %, after five divisions.
+    result = integrated_gradients(late, torch.ones(1, 1, 1, 1))
+    assert len(result.division) == 50 + 5 * 2
+    assert result.division.widths.sum() == pytest.approx(1)
+    assert result.difference == pytest.approx(0.5, rel=1e-3)
+    assert result.error == pytest.approx(0.0021 / 0.5, rel=0.05)
+
+
+def test_the_number_of_steps_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "MOST", 54)
+    result = integrated_gradients(late, torch.ones(1, 1, 1, 1))
+    assert len(result.division) == 54
+    assert result.error == pytest.approx(0.0556 / 0.5, rel=0.01)
+
+
+def test_a_jump_on_the_path_ends_the_division_with_its_error() -> None:
+    # Five divisions of one step of 0.02: the next would be below 0.0001.
+    result = integrated_gradients(
+        lambda images: (images.sum((1, 2, 3)) > 0.71) + 0 * images.sum(), torch.ones(1, 1, 1, 1)
+    )
+    assert len(result.division) == 50 + 5 * 2
+    assert result.error == pytest.approx(1)
+
+
+def test_equal_steps_are_captums_midpoint_rule() -> None:
+    module = convolutional().eval()
+    with torch.no_grad():
+        other = module(image(1))
+
     def score(images: Tensor) -> Tensor:
-        return (100 * (images.sum((1, 2, 3)) - 0.995)).clamp(min=0)
+        return similarities(module(images).double(), other.double(), "cosine")
 
-    found = integrated_gradients(score, torch.ones(1, 1, 1, 1))
-    assert found.steps == 200
-    assert found.difference == pytest.approx(0.5, rel=1e-3)
-    assert found.error < 1e-3
+    wanted = IntegratedGradients(score).attribute(image(0), n_steps=20, method="riemann_middle")[0].sum(0)
+    result = integrated_gradients(score, image(0), Division.equal(20))
+    torch.testing.assert_close(result.pixels.double(), wanted.double(), rtol=1e-4, atol=1e-6)
 
 
-def test_steps_end_at_the_limit_with_their_error() -> None:
-    def score(images: Tensor) -> Tensor:
-        return (1e5 * (images.sum((1, 2, 3)) - 0.99999)).clamp(min=0)
-
-    found = integrated_gradients(score, torch.ones(1, 1, 1, 1))
-    assert found.steps == MOST
-    assert found.error == pytest.approx(1)
+@pytest.mark.parametrize("layer", ["2@max", "4@max", "7"])
+def test_divided_steps_give_the_pixels_of_many_equal_ones(layer: str) -> None:
+    module = convolutional()
+    network = measured_of(module)
+    with scored(layer, network).embedding(module) as embed:
+        with torch.no_grad():
+            other = embed(image(1))
+        score = scored(layer, network).score(embed, other)
+        many = integrated_gradients(score, image(0), Division.equal(4000)).pixels
+        result = integrated_gradients(score, image(0))
+    assert float((result.pixels - many).norm() / many.norm()) < 0.05
 
 
 def test_a_small_difference_is_held_to_that_of_the_similarity() -> None:
@@ -108,14 +147,14 @@ def test_a_small_difference_is_held_to_that_of_the_similarity() -> None:
         return 1 - 1e-4 * x * x
 
     found = integrated_gradients(score, torch.ones(1, 1, 1, 1))
-    assert found.steps == 50
+    assert len(found.division) == 50
     assert found.difference == pytest.approx(-1e-4, rel=1e-3)
 
 
 def test_a_jump_at_the_baseline_is_told() -> None:
     # Without biases, f(a x) = a f(x): the cosine is the same all along the path, and 0 at its beginning
     found = explained(linear(), "1", size=4)
-    assert found.query.steps == 200
+    assert found.query.steps == 100
     assert found.query.error == pytest.approx(1, abs=1e-3)
     assert any("the similarity jumps at the baseline" in note for note in found.notes)
 

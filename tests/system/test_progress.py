@@ -125,3 +125,15 @@ def test_the_former_handlers_return() -> None:
             break
         time.sleep(0.05)
     assert threading.active_count() <= threads
+
+
+def test_the_time_of_all_is_told_once_from_the_pace_after_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The first report comes after 60 s of setup, and then every 2 s brings 10 of 1,000 images: 200 s.
+    now, seconds = 0.0, list[float]()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    task = progress.Forecast(progress.Silent(), 1000, seconds.append)
+    for i in range(10):
+        now = 60 + 2 * i
+        task.advance(10)
+        assert bool(seconds) == (i >= 3)  # after 6 s, the first that are more than 5
+    assert seconds == [200]

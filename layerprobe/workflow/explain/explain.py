@@ -132,7 +132,8 @@ def _explain_layers(
     query = _read_pixels(opened.queries, neighbours_by_layer[0].query.id)
     neighbours: list[ExplainedNeighbour] = []
     rounded: list[str] = []
-    with listener.task("explaining", len(neighbours_by_layer), "layers") as task:
+    maps = len(neighbours_by_layer) * (2 if random is None else 4)  # of two images, and with random weights
+    with listener.task("explaining", maps, "maps") as task:
         for nearest in neighbours_by_layer:
             image = _read_pixels(opened.items, nearest.found[0].item.id)
             query_input, item_input = (normalise(pixels.to(device)) for pixels in (query, image))
@@ -142,9 +143,8 @@ def _explain_layers(
                 rounded.append(_ROUNDED.format(nearest.ranked))
             (layer,) = find_layers([str(nearest.ranked.layer)], measured)
             scored = ScoredLayer(layer, nearest.ranked, post_process)
-            explanation = explain_pair(measured, scored, (query_input, item_input), random=random)
+            explanation = explain_pair(measured, scored, (query_input, item_input), random=random, advance=task.advance)
             neighbours.append(ExplainedNeighbour(nearest.found[0], image[0].numpy(), explanation))
-            task.advance()
     notes = dict.fromkeys(
         (_BASELINE, *doubt, *rounded, *(note for nearest in neighbours_by_layer for note in nearest.notes))
     )

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from layerprobe.data.splits import Dataset
 from layerprobe.recipe.recipe import Recipe, resolve
 from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError, NumericError, RecipeError
 from layerprobe.system.files import free_bytes, require_file, require_writable, sha256, write_text
 from layerprobe.system.launch import Launch
 from layerprobe.system.memory import peak_memory
-from layerprobe.system.progress import Listener, Stop, stoppable
-from layerprobe.system.wording import as_size
+from layerprobe.system.progress import LONG, Forecast, Listener, Stop, stoppable
+from layerprobe.system.wording import as_duration, as_size
 from layerprobe.trackers.tracker import Trackers
 from layerprobe.training.loop import EpochResult, Trainer
 from layerprobe.values.costs import Estimate
@@ -212,6 +217,8 @@ def train(request: TrainRequest, listener: Listener, tracking: Tracking = untrac
     require_space(run, built, recipe.train.keep, fresh=request.fresh)
     # Checked here, so that the user does not wait for hashing and decoding, and again under the lock.
     record = run.read() if run.exists() and not request.fresh else None
+    if record is None and recipe.train.epochs:
+        listener.say(f"{run.name}: {data_text(recipe, built.dataset)}")
     if record is not None:
         _require_same_recipe(run, recipe, built)
         require_kept(run, record, record.epochs_done)
@@ -248,6 +255,41 @@ def train(request: TrainRequest, listener: Listener, tracking: Tracking = untrac
             if request.probe is not None and record is not None:
                 require_measured(run, [epoch for epoch in damaged if epoch < record.epochs_done])
     return run
+
+
+def data_text(recipe: Recipe, dataset: Dataset) -> str:
+    """`trains on glyphs: 1,200 images of 60 classes; held-out classes: 60 for test (1,200 images)`."""
+    name = ":".join(filter(None, (recipe.data.name, recipe.data.root)))
+    classes = {split: np.unique(content.labels) for split, content in dataset.splits.items()}
+    counts = {split: f"{len(content):,} images" for split, content in dataset.splits.items()}
+    held_out, same = [], []
+    for split in [split for split in classes if split != "train"]:
+        if np.isin(classes[split], classes["train"]).all():
+            same.append(f"{split}: {counts[split]} of the same classes")
+        else:
+            held_out.append(f"{len(classes[split]):,} for {split} ({counts[split]})")
+    parts = [f"trains on {name}: {counts['train']} of {len(classes['train']):,} classes"]
+    parts += [f"held-out classes: {', '.join(held_out)}"] if held_out else []
+    return "; ".join([*parts, *same])
+
+
+_SHORT = 600.0  # seconds of the shorter training that is named before a long one
+
+
+def time_text(recipe: Recipe, epochs: int, seconds: float) -> str:
+    """How long a training takes, and where that is long, a command for fewer epochs."""
+    text, an_epoch = f"about {as_duration(seconds)} for {epochs:,} epochs", seconds / epochs
+    words = sys.argv[1:]
+    if seconds <= LONG or epochs == 1 or words[:1] != ["train"]:
+        return text
+    fewer = max(1, min(epochs - 1, int(_SHORT / an_epoch)))
+    named = [i for i, word in enumerate(words) if word == "--run"]
+    dropped = {*named, *(i + 1 for i in named)}
+    kept = [
+        word for i, word in enumerate(words) if i not in dropped and word != "--fresh" and not word.startswith("--run=")
+    ]
+    shorter = ["layerprobe", *kept, "--set", f"train.epochs={fewer}", "--run", f"{recipe.name}-short"]
+    return f"{text}; a shorter one first takes about {as_duration(fewer * an_epoch)}: {shlex.join(shorter)}"
 
 
 @contextlib.contextmanager
@@ -476,7 +518,13 @@ def _train_epochs(  # noqa: PLR0913 - a training, and all that follows it
     trainer.share(request.launch.group)
     batches, batch = trainer.plan.batches_per_epoch, trainer.plan.images_per_batch
     remaining_batches = (trainer.plan.epochs - trainer.epoch) * batches
-    with listener.task(f"training {run.name}", remaining_batches * batch, "images") as task:
+    images = remaining_batches * batch
+
+    def tell_time(seconds: float) -> None:
+        listener.say(time_text(request.recipe, trainer.plan.epochs - trainer.epoch, seconds))
+
+    with listener.task(f"training {run.name}", images, "images") as shown:
+        task = Forecast(shown, images, tell_time)
 
         def after_step(loss: float) -> bool:
             task.advance(batch, loss=loss)

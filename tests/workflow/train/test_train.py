@@ -3,8 +3,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,8 @@ import safetensors.torch
 import torch
 
 from layerprobe.losses.triplet import Triplet
+from layerprobe.recipe.overrides import Overrides
+from layerprobe.recipe.recipe import load_recipe
 from layerprobe.system import progress
 from layerprobe.system.errors import (
     DataError,
@@ -31,6 +35,7 @@ from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import read_scores
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run.from_recipe import build_dataset
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train import train as module
 from layerprobe.workflow.train.building import TrainRequest, build
@@ -457,7 +462,8 @@ def test_a_disk_that_fails_is_told_as_itself_though_the_log_fails_too(
         raise OSError(errno.EIO, "Input/output error")
 
     def fail(text: str) -> None:
-        monkeypatch.setattr("os.fsync", failing)
+        if text.startswith("epoch 1/"):
+            monkeypatch.setattr("os.fsync", failing)
 
     with pytest.raises(EnvironmentFault, match=r"jsonl: \S+ reports an input/output error; .*, up to epoch 1\."):
         train(request_for(), Silent(fail))
@@ -611,3 +617,41 @@ def test_a_cache_that_takes_no_files_is_not_told_as_a_full_disk(request_for: Req
     for act in (disk, lambda request: train(request, Silent())):
         with pytest.raises(EnvironmentFault, match=r"cache: cannot be written to. Choose another --cache\."):
             act(request_for())
+
+
+def test_training_tells_first_on_which_data(request_for: Requests, images: Path) -> None:
+    listener = Silent()
+    train(request_for("train.epochs=1", run="one"), listener)
+    held_out = "held-out classes: 4 for test (16 images)"
+    assert listener.heard[0] == f"one: trains on folder:{images}: 16 images of 4 classes; {held_out}"
+
+
+def test_test_images_of_the_training_classes_are_told_as_such() -> None:
+    recipe = load_recipe("quick", Overrides("digits"))
+    dataset = build_dataset(recipe)
+    assert module.data_text(recipe, dataset).endswith("held-out classes: 5 for test (896 images)")
+    dataset = replace(dataset, splits={"train": dataset.splits["train"], "test": dataset.splits["train"]})
+    text = module.data_text(recipe, dataset)
+    assert text == "trains on digits: 901 images of 5 classes; test: 901 images of the same classes"
+
+
+def test_the_time_of_a_training_is_told_once_its_pace_is_known(
+    request_for: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_KNOWN", 0.0)
+    listener = Silent()
+    train(request_for(run="one"), listener)
+    (told,) = [text for text in listener.heard if text.startswith("about ")]
+    assert re.fullmatch(r"about \d+ s for 2 epochs", told)
+    assert listener.heard.index(told) < listener.heard.index(next(x for x in listener.heard if x.startswith("epoch 1")))
+
+
+def test_a_long_training_names_a_shorter_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["train", "netA", "--run=a b", "--fresh", "--run", "other", "--set", "train.epochs=100"]
+    monkeypatch.setattr(sys, "argv", ["layerprobe", *words])
+    # 4 min an epoch, so that two take 8 of the 10 minutes that a short training may take
+    assert module.time_text(load_recipe("netA"), 100, 24_000) == (
+        "about 6 h 40 min for 100 epochs; a shorter one first takes about 8 min 0 s: layerprobe train netA --set"
+        " train.epochs=100 --set train.epochs=2 --run netA-short"
+    )
+    assert module.time_text(load_recipe("netA"), 100, 1800) == "about 30 min 0 s for 100 epochs"
