@@ -8,6 +8,15 @@ from layerprobe.cli.options import DEFAULT_CACHE, Cache, Output
 from layerprobe.cli.requests import with_options
 from layerprobe.system.wording import command_text
 
+# Each takes minutes on a CPU: for a few thousand images, and for some ten thousand.
+_OWN_IMAGES = (
+    ("choose", "--model", "torchvision:resnet50", "--data", "folder:DIR"),
+    (
+        *("train", "quick", "--data", "folder:DIR", "--set", "net.name=lenet"),
+        *("--set", "data.image_size=32", "--set", "train.epochs=3", "--run", "mine"),
+    ),
+)
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -29,5 +38,5 @@ def demo(*, cache: Cache = DEFAULT_CACHE, output: Output) -> None:
     terminal.result(values, advice, verdict_text(trial.choice), str(trial.report))
     terminal.say(f"next: open the report in a browser; for the choice in detail: {trial.run.command('choose')}")
     terminal.say("with images of your own, a folder for each class:")
-    for words in (("choose", "--model", "torchvision:resnet50"), ("train", "netA")):
-        terminal.say(f"  {command_text(*words, '--data', 'folder:DIR', cache=cache)}")
+    for words in _OWN_IMAGES:
+        terminal.say(f"  {command_text(*words, cache=cache)}")

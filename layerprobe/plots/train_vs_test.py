@@ -53,6 +53,7 @@ _HEIGHT = 3.1  # of axes with different scales
 _EQUAL = (0.4, 2.5)
 _FLATTEST, _TALLEST = 0.68, 1.0  # least and largest height / width of a panel whose axes share a scale
 _DIAGONAL_SHARE = 0.3  # share of the width that the line test = train needs to be labelled
+_DIAGONAL_LINE = "_diagonal"
 _DIAGONAL = "test = train"
 
 Limits = tuple[float, float]
@@ -240,7 +241,15 @@ def _draw_paths(axes: Axes, paths: Sequence[_Path], window: _Window, *, diagonal
         if path.style or len(pale) <= _NAMED
     ]
     starts = [path.line[0] for path in bright]
-    fig.label_points(axes, labels + _numbers(axes, bright), lines + bars, starts, beyond=_BEYOND)
+    drawn = lines + bars + _reference_lines(axes)
+    fig.label_points(axes, labels + _numbers(axes, bright), drawn, starts, beyond=_BEYOND)
+
+
+def _reference_lines(axes: Axes) -> list[list[fig.Position]]:
+    """The chance levels and the line test = train, in data coordinates."""
+    to_data = axes.transData.inverted()
+    references = [line for line in axes.lines if str(line.get_label()).startswith(("_chance", _DIAGONAL_LINE))]
+    return [to_data.transform(line.get_transform().transform(line.get_xydata())).tolist() for line in references]
 
 
 def _draw_pale(axes: Axes, paths: Sequence[_Path]) -> None:
@@ -426,7 +435,7 @@ def _draw_diagonal(axes: Axes, window: _Window, paths: Sequence[Sequence[fig.Pos
     low, high = max(window.x[0], window.y[0]), min(window.x[1], window.y[1])
     if low >= high:
         return
-    axes.plot([low, high], [low, high], color="0.6", linewidth=1, zorder=1, label="_diagonal")
+    axes.plot([low, high], [low, high], color="0.6", linewidth=1, zorder=1, label=_DIAGONAL_LINE)
     if not window.names_the_diagonal:
         return
     scale = 72 / axes.figure.dpi

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from layerprobe.cli import main
 from layerprobe.recipe.overrides import Overrides
@@ -32,7 +35,18 @@ def test_the_demo_begins_with_the_choice_and_ends_with_the_report(
     assert verdict.startswith(("Which layer exactly? ", "The candidate for more classes is "))
     assert Path(report).is_file()
     assert err.splitlines()[0].startswith("training a VGG16-BN on 60 classes of generated characters; ")
-    assert err.splitlines()[-1] == "  layerprobe train netA --data folder:DIR --cache mine"
+    hint = err.splitlines()[-1].partition("    # ")[0]
+    assert hint.startswith("  layerprobe train quick --data folder:DIR ")
+    rng = np.random.default_rng(0)
+    for label in range(16):
+        Path("own", f"{label:02}").mkdir(parents=True)
+        for i in range(4):
+            Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(Path("own", f"{label:02}", f"{i}.png"))
+    monkeypatch.setattr(sys, "argv", shlex.split(hint.replace("DIR", "own")))
+    with pytest.raises(SystemExit) as trained:
+        main()
+    assert trained.value.code == 0
+    capsys.readouterr()
 
     monkeypatch.setattr(sys, "argv", ["layerprobe", "demo", "--cache", "mine", "--json", "--quiet"])
     with pytest.raises(SystemExit):

@@ -170,3 +170,25 @@ def test_a_command_prints_its_golden_text(
     if pytestconfig.getoption("--update-golden"):
         file.write_text(text)
     assert text == file.read_text()
+
+
+# A command on the run `frozen`, up to the sentence that goes on.
+HINT = re.compile(r"layerprobe [a-z]+ frozen(?: [^\s;]+)*?(?= or | says| makes |;|\.?$)", re.MULTILINE)
+
+
+def printed_hints() -> list[str]:
+    """The commands on `frozen` that the golden texts name, each once."""
+    texts = [re.sub(r"^\$ .*$", "", file.read_text(), flags=re.MULTILINE) for file in sorted(GOLDEN.glob("*.txt"))]
+    return [*dict.fromkeys(hint for text in texts for hint in HINT.findall(text))]
+
+
+@pytest.mark.parametrize("hint", printed_hints())
+def test_a_command_that_a_golden_text_names_is_run_as_printed(
+    hint: str, material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(material, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "argv", shlex.split(hint))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
+from matplotlib.transforms import BboxBase
 
+from layerprobe.plots.placing import sample_path
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Interval, SamplingUnits
 from layerprobe.values.layers import LayerKey, RankedLayer
@@ -85,6 +88,34 @@ def overlaps() -> Callable[[Figure], list[tuple[str, str]]]:
         ]
 
     return find
+
+
+@pytest.fixture
+def covers() -> Callable[[Figure], list[tuple[str, str]]]:
+    """Labels of a figure that lie on a line of their axes, with the line; a text that is turned lies along its own."""
+
+    def find(figure: Figure) -> list[tuple[str, str]]:
+        figure.draw_without_rendering()
+        return [
+            (text.get_text(), str(line.get_label()))
+            for axes in figure.axes
+            for text in axes.texts
+            if text.get_text() and text.get_visible() and not text.get_rotation()
+            for line in axes.lines
+            if line.get_linestyle() != "None" and not str(line.get_label()).startswith("_line to")
+            if _crosses(Text.get_window_extent(text), line)
+        ]
+
+    return find
+
+
+def _crosses(box: BboxBase, line: Line2D) -> bool:
+    places = line.get_transform().transform(line.get_xydata())
+    places = places[np.isfinite(places).all(1)]
+    if len(places) < 2:
+        return False
+    samples = sample_path(places)
+    return bool(((samples > box.min + 0.5) & (samples < box.max - 0.5)).all(1).any())
 
 
 def _out_of_view(axis: object) -> list[Text]:

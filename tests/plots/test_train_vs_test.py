@@ -121,6 +121,11 @@ def test_no_text_covers_another(make_scores: MakeScores, overlaps: Overlaps, lay
     assert overlaps(draw(make_scores(names, near=near), data=with_chance(train=0.02, test=0.03))) == []
 
 
+def test_no_label_lies_on_a_line(make_scores: MakeScores, covers: Overlaps) -> None:
+    # The first layer ends in the corner of the chance levels and the line test = train.
+    assert covers(draw(make_scores(), data=with_chance(train=0.05, test=0.05))) == []
+
+
 def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlaps: Overlaps) -> None:
     scores = [score for run in ("netA", "netA-softmax", "netE") for score in make_scores(run=run)]
     figure = draw(scores, data=with_chance(train=0.02, test=0.03))

@@ -130,7 +130,7 @@ def test_the_former_handlers_return() -> None:
 def test_the_time_of_all_is_told_once_from_the_pace_after_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     # The first report comes after 60 s of setup, and then every 2 s brings 10 of 1,000 images: 200 s.
     now, seconds = 0.0, list[float]()
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     task = progress.Forecast(progress.Silent(), 1000, seconds.append)
     for i in range(10):
         now = 60 + 2 * i

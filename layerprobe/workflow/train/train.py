@@ -259,7 +259,8 @@ def train(request: TrainRequest, listener: Listener, tracking: Tracking = untrac
 
 def data_text(recipe: Recipe, dataset: Dataset) -> str:
     """`trains on glyphs: 1,200 images of 60 classes; held-out classes: 60 for test (1,200 images)`."""
-    name = ":".join(filter(None, (recipe.data.name, recipe.data.root)))
+    root = "" if recipe.data.root is None else f":{Path(recipe.data.root).name}"
+    name = f"{recipe.data.name}{root}"
     classes = {split: np.unique(content.labels) for split, content in dataset.splits.items()}
     counts = {split: f"{len(content):,} images" for split, content in dataset.splits.items()}
     held_out, same = [], []
@@ -278,7 +279,7 @@ _SHORT = 600.0  # seconds of the shorter training that is named before a long on
 
 def time_text(recipe: Recipe, epochs: int, seconds: float) -> str:
     """How long a training takes, and where that is long, a command for fewer epochs."""
-    text, an_epoch = f"about {as_duration(seconds)} for {epochs:,} epochs", seconds / epochs
+    text, an_epoch = f"about {as_duration(seconds)} for {epochs:,} epoch{'s' * (epochs > 1)}", seconds / epochs
     words = sys.argv[1:]
     if seconds <= LONG or epochs == 1 or words[:1] != ["train"]:
         return text

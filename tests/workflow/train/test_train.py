@@ -623,7 +623,7 @@ def test_training_tells_first_on_which_data(request_for: Requests, images: Path)
     listener = Silent()
     train(request_for("train.epochs=1", run="one"), listener)
     held_out = "held-out classes: 4 for test (16 images)"
-    assert listener.heard[0] == f"one: trains on folder:{images}: 16 images of 4 classes; {held_out}"
+    assert listener.heard[0] == f"one: trains on folder:{images.name}: 16 images of 4 classes; {held_out}"
 
 
 def test_test_images_of_the_training_classes_are_told_as_such() -> None:
