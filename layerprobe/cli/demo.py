@@ -8,7 +8,7 @@ from layerprobe.cli.options import DEFAULT_CACHE, Cache, Output
 from layerprobe.cli.requests import with_options
 from layerprobe.system.wording import command_text
 
-# Each takes minutes on a CPU: for a few thousand images, and for some ten thousand.
+# Each takes minutes on a CPU for some thousand images.
 _OWN_IMAGES = (
     ("choose", "--model", "torchvision:resnet50", "--data", "folder:DIR"),
     (
@@ -37,6 +37,6 @@ def demo(*, cache: Cache = DEFAULT_CACHE, output: Output) -> None:
     advice = f"{trial.run.name}: {advice_text(trial.choice)}"
     terminal.result(values, advice, verdict_text(trial.choice), str(trial.report))
     terminal.say(f"next: open the report in a browser; for the choice in detail: {trial.run.command('choose')}")
-    terminal.say("with images of your own, a folder for each class:")
+    terminal.say("with images of your own, a folder for each class; minutes on a CPU for some thousand images:")
     for words in _OWN_IMAGES:
         terminal.say(f"  {command_text(*words, cache=cache)}")

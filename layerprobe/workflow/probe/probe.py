@@ -15,7 +15,8 @@ from layerprobe.measure.analysis import InapplicablePostProcessing, Scored
 from layerprobe.post_processing.post_processing import NotApplicableError
 from layerprobe.system.errors import NotFiniteError, RecipeError
 from layerprobe.system.launch import Launch
-from layerprobe.system.progress import Listener, Stop, Task, stoppable
+from layerprobe.system.progress import LONG, Forecast, Listener, Stop, Task, stoppable
+from layerprobe.system.wording import as_duration
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.values.retrieval import Ranks
@@ -253,9 +254,10 @@ def measure(
     measured: list[Score] = []
     inapplicable: list[tuple[int, InapplicablePostProcessing]] = []
     with (
-        listener.task(f"extracting {features.run.name}", images, "images") as extraction,
+        listener.task(f"extracting {features.run.name}", images, "images") as shown,
         listener.task(f"ranking {features.run.name}", num_layers, "layers") as ranking,
     ):
+        extraction = Forecast(shown, images, partial(_tell_time, features.run, len(missing_by_epoch), listener))
         for epoch, items in missing_by_epoch.items():
             _drop_stale(probing, epoch, listener)
             for item in items:
@@ -282,6 +284,13 @@ def measure(
     except NotApplicableError as error:
         raise PartlyPostProcessedError(error.message, fix=error.fix, scores=measured) from None
     return measured
+
+
+def _tell_time(run: Run, epochs: int, listener: Listener, seconds: float) -> None:
+    """Say how long a long extraction takes; of several epochs, also which command measures the last alone."""
+    if seconds > LONG:
+        last = f"; the last epoch alone: {run.command('probe', '--epochs', 'last')}" if epochs > 1 else ""
+        listener.say(f"about {as_duration(seconds)} for the features of {epochs:,} epoch{'s' * (epochs > 1)}{last}")
 
 
 def _count_images(probing: Probing, missing: Sequence[Missing], listener: Listener) -> int:

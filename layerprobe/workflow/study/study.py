@@ -295,7 +295,9 @@ def train_missing(
     for name in request.devices:
         choose_device(name)  # one that is not there is told before the trainings
     require_images(study, trainings, request.cache, listener)
-    listener.say(f"study {study.name}: {len(missing)} of {len(trainings)} {kind} to do")
+    small = ", and --small is a smaller version" if study.has_small and not study.is_small else ""
+    advice = f"; --dry-run estimates their time{small}"
+    listener.say(f"study {study.name}: {len(missing)} of {len(trainings)} {kind} to do{advice}")
     train_all(missing, request, is_finished, listener)
 
 

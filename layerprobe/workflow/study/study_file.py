@@ -110,6 +110,7 @@ class Study:
         variants: each is trained at every cell of the grid; one without a name where the file has none.
         search: how each variant is tuned before it is trained; None: it is trained as it stands.
         domains: name of a variant -> the keys that are searched, with what is drawn for each.
+        has_small: whether its file has a small version.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Study:
     variants: tuple[Variant, ...] = (Variant(),)
     search: Search | None = None
     domains: Mapping[str, Mapping[str, Domain]] = field(default_factory=dict)
+    has_small: bool = False
 
     @property
     def caveat(self) -> str:
@@ -209,7 +211,7 @@ def load_study(reference: str, *, small: bool = False) -> Study:
             problems.append(Problem(_GRID, text))
     require_none(problems, path, Overrides())
     name = f"{path.stem}-{_SMALL}" if small else path.stem
-    return Study(name, about, runs, grid, end, small, variants, search, domains)  # type: ignore[arg-type] # of no problem, so all are there
+    return Study(name, about, runs, grid, end, small, variants, search, domains, overriding is not None)  # type: ignore[arg-type] # of no problem, so all are there
 
 
 def studies() -> dict[str, tuple[About, bool]]:

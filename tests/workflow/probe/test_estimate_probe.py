@@ -12,8 +12,9 @@ import pytest
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.workflow.probe import estimate_probe as estimated
 from layerprobe.workflow.probe.estimate_probe import estimate_new_probe, estimate_probe
-from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.probe import _tell_time, probe
 from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
 from tests.workflow.conftest import Silent
@@ -76,3 +77,16 @@ def test_a_run_that_there_is_not_yet_needs_a_few_images_too(
     assert found.disk == 2 * 32 * 8 * 4
     assert len(opened) <= 8
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_long_extraction_names_the_probe_of_the_last_epoch(tmp_path: Path) -> None:
+    run, listener = Run(tmp_path / "one"), Silent()
+    _tell_time(run, 3, listener, 1800)
+    assert listener.heard == []
+    _tell_time(run, 3, listener, 7200)
+    _tell_time(run, 1, listener, 7200)
+    command = run.command("probe", "--epochs", "last")
+    assert listener.heard == [
+        f"about 2 h 0 min for the features of 3 epochs; the last epoch alone: {command}",
+        "about 2 h 0 min for the features of 1 epoch",
+    ]
