@@ -97,7 +97,7 @@ def train_words(root: Path, *more: str, net: list[str] = LENET) -> list[str]:
         (["probe", "--log", "wanb"], 2, "unknown tracker 'wanb'. Did you mean 'wandb'?"),
         (["train", "netA", "--device", "gpu"], 2, "unknown device 'gpu'. Known: auto, cpu, cuda, cuda:0, mps"),
         (["train", "netA", "--data", "folder:absent"], 3, "absent"),
-        (["probe"], 3, "there is no run yet. Train one: layerprobe train netA"),
+        (["probe"], 3, "there is no run yet. Train one: layerprobe train quick"),
         (["probe", "netA"], 3, "there is no run yet"),
         (["plot", "train-vs-tset"], 2, "unknown plot 'train-vs-tset'. Did you mean 'train-vs-test'?"),
         (["plot", "curves"], 3, "there is no run yet"),
@@ -146,7 +146,7 @@ def test_an_error_is_json_where_json_was_asked_for(layerprobe: Command) -> None:
         "schema": 2,
         "error": {
             "code": "data", "file": "cache", "message": "there is no run yet",
-            "fix": "Train one: layerprobe train netA, or measure a model: layerprobe probe --model SOURCE --data"
+            "fix": "Train one: layerprobe train quick, or measure a model: layerprobe probe --model SOURCE --data"
             " folder:DIR",
         },
     }  # fmt: skip
