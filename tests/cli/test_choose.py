@@ -70,7 +70,7 @@ def test_full_shows_the_best_on_test_and_the_resamples(choose: Command) -> None:
         "",
         "on validation: c2@max, R@1 100.0 %",
         "on test: R@1 75.0 %",
-        "best on test, chosen by looking: held#2:c1@max, R@1 100.0 %; regret +25.0 points; selection bias +0.0 points",
+        "best on test, chosen by looking: held#2:c1@max, R@1 100.0 %; regret +25.0 points; optimism +0.0 points",
         "chosen in resamples of the classes: c2@max 100 %",
         "equivalent within 1 points (95 %), the cheapest first: c2@max",
     ]
@@ -161,7 +161,7 @@ def test_a_file_of_features_is_enough(choose: Command, tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert (found["run"], found["selected"]["layer"], found["test"]["value"], found["test"]["split"]) == (
         "",
-        "significant",
+        "clear",
         1,
         "test",
     )
