@@ -89,7 +89,7 @@ def test_the_known_errors_of_the_papers_are_marked() -> None:
         for cell in (row.dim, *row.cells)
         if cell.doubtful
     }
-    # docs/papers.md, "Misprints and differences that we decided", says why.
+    # docs/papers/deviations.md, "Numbers that are no targets", says why.
     assert found == {
         ("vo-hays-2019:table2", "Lifted structure", "64/64/512"),
         ("fehervari-2019:table1", "Proxy-Softmax", "55.3"),
