@@ -1,14 +1,16 @@
-"""The sentences with numbers of docs/results/findings.md and of README, from the scores in docs/results.
+"""The sentences with numbers of docs/results/findings.md, from the scores in docs/results.
 
-    python -m benchmarks.findings_sentences
+    python -m benchmarks.findings_sentences [--figure FILE]
 
 prints every sentence as the scores have it, and what does not hold of it. A sentence is text with numbers filled in,
-and the statements that these must bear; tests/benchmarks compares it with the pages.
+and the statements that these must bear; tests/benchmarks compares it with the page.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -25,7 +27,7 @@ from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey
 from layerprobe.values.scores import read_scores
 
 FOLDER = Path(__file__).parents[1] / "docs" / "results"
-FINDINGS, README = "docs/results/findings.md", "README.md"
+FINDINGS = "docs/results/findings.md"
 LOSSES = ("smooth triplet", "softmax")
 NEW, OUTPUT, OMNIGLOT = ([f"{way}, {loss}" for loss in LOSSES] for way in ("new fc6", "no new layer", "Omniglot"))
 EMOJI = [*NEW, *OUTPUT]
@@ -37,11 +39,10 @@ Values = NDArray[np.float64]  # of one number a training
 
 @dataclass(frozen=True)
 class Sentence:
-    """Text of a page, and the statements that its numbers must bear."""
+    """Text of the page, and the statements that its numbers must bear."""
 
     text: str
     holds: Mapping[str, bool] = field(default_factory=dict)
-    page: str = FINDINGS
 
 
 @dataclass(frozen=True)
@@ -171,10 +172,10 @@ def in_short(stored: Stored) -> Iterator[Sentence]:
     lead = [stored.lead(cell) for cell in NEW]
     yield Sentence(
         "**A new embedding layer costs more than it gives.** With a new `fc6`, R@1 of unseen emoji ends at"
-        f" {mean(new[0])} % (smooth triplet) and {mean(new[1])} % (softmax); the block before the network's own"
-        f" output, `blocks.6.0`, is {mean(lead[0])} and {mean(lead[1])} points better in the same trainings"
-        f" (intervals of the mean: {ends(lead[0])}, and {ends(lead[1])}), and without a new layer the output itself"
-        f" reaches {mean(output[0])} and {mean(output[1])} %.",
+        f" {mean(new[0])} % (smooth triplet) and {mean(new[1])} % (softmax). In the same runs `blocks.6.0`, the block"
+        f" before the network's own output, is {mean(lead[0])} and {mean(lead[1])} points better ({ends(lead[0])};"
+        f" {ends(lead[1])}). Without a new layer the output itself reaches {mean(output[0])} and"
+        f" {mean(output[1])} %.",
         {"the block leads": all(map(above, lead)), "so does the output": all(map(above, np.subtract(output, new)))},
     )
     equal = [stored.lead(cell, PARTIALLY_WHITENED) for cell in NEW]
@@ -182,27 +183,27 @@ def in_short(stored: Stored) -> Iterator[Sentence]:
         stored.post_processed(o, "output") - stored.post_processed(n, "fc6") for o, n in zip(OUTPUT, NEW, strict=True)
     ]
     yield Sentence(
-        f"That is 128 numbers against 320 and 1,280. At 128 each, partially whitened, the block is {mean(equal[0])} and"
-        f" {mean(equal[1])} points better ({ends(equal[0])}, and {ends(equal[1])}), and the output without a new"
-        f" layer {mean(over[0])} ({ends(over[0])}, not significant) and {mean(over[1])} ({ends(over[1])}) better.",
+        f"These layers have 128, 320 and 1,280 dimensions. Partially whitened to 128 each, the block is"
+        f" {mean(equal[0])} and {mean(equal[1])} points better ({ends(equal[0])}; {ends(equal[1])}), the output without"
+        f" a new layer {mean(over[0])} ({ends(over[0])}, not significant) and {mean(over[1])} ({ends(over[1])}).",
         {"the block leads": all(map(above, equal)), "the output once": open_(over[0]) and above(over[1])},
     )
     lead = [stored.lead(cell) for cell in OUTPUT]
     equal = [stored.lead(cell, PARTIALLY_WHITENED) for cell in OUTPUT]
     yield Sentence(
-        f"**Without a new layer the output is nearly the best layer**: `blocks.6.0` is {mean(lead[0])} points better"
+        f"**Without a new layer the output is nearly the best layer.** `blocks.6.0` is {mean(lead[0])} points better"
         f" with the triplet loss ({ends(lead[0])}, not significant) and {mean(lead[1])} with softmax"
-        f" ({ends(lead[1])}); partially whitened to 128 dimensions {mean(equal[0])} ({ends(equal[0])}) and"
-        f" {mean(equal[1])} ({ends(equal[1])}).",
+        f" ({ends(lead[1])}); partially whitened to 128, {mean(equal[0])} ({ends(equal[0])}) and {mean(equal[1])}"
+        f" ({ends(equal[1])}).",
         {"one is open": open_(lead[0]), "softmax leads": above(lead[1]), "at 128 both do": all(map(above, equal))},
     )
     yield from _in_short_of_training(stored)
     lead = [stored.lead(cell) for cell in OMNIGLOT]
     equal = [-stored.lead(cell, PARTIALLY_WHITENED) for cell in OMNIGLOT]
     yield Sentence(
-        f"On Omniglot, trained from scratch, the layer before `fc6` is {mean(lead[0])} and {mean(lead[1])} points"
-        f" better; neither interval excludes 0. Partially whitened to 128 dimensions `fc6` is {mean(equal[0])} and"
-        f" {mean(equal[1])} better, which is not significant either.",
+        "**On Omniglot, trained from scratch, neither difference is significant.** The layer before `fc6` is"
+        f" {mean(lead[0])} and {mean(lead[1])} points better; partially whitened to 128 dimensions, `fc6` is"
+        f" {mean(equal[0])} and {mean(equal[1])} better.",
         {"none is significant": all(map(open_, [*lead, *equal])), "fc6 is ahead": all(v.mean() > 0 for v in equal)},
     )
 
@@ -217,9 +218,9 @@ def _in_short_of_training(stored: Stored) -> Iterator[Sentence]:
     ]
     yield Sentence(
         "**Fine-tuning helps unseen emoji in the end; with a new `fc6` it hurts them at first.** After one epoch"
-        f" with it the last three layers are worse than before training (softmax: {gain(first['fc6'][1])} points at"
-        f" `fc6`, {gain(first['output'][1])} at the output). At epoch 12 every layer of emoji's network that is"
-        f" tabled below is better, by {means(tabled)} points: that fine-tuning ends below the start does not show.",
+        f" the last three layers are worse than before training (softmax: {gain(first['fc6'][1])} points at `fc6`,"
+        f" {gain(first['output'][1])} at the output). At epoch 12 every layer from `blocks.3.2` on is better, by"
+        f" {means(tabled)} points.",
         {
             "hurts at first": all(below(values) for losses in first.values() for values in losses),
             "helps in the end": all(map(above, tabled)),
@@ -227,20 +228,18 @@ def _in_short_of_training(stored: Stored) -> Iterator[Sentence]:
     )
     new, old = (_gains(stored, cells) for cells in (NEW, OUTPUT))
     yield Sentence(
-        "**`choose` advised to switch** in all six trainings with a new `fc6` and in none of the six without."
-        " Advice and gain are of the same test classes, so these gains are those by which it was decided, and not"
-        f" what switching brings on others: {_span(new)} and {_span(old)} points. The rule was the former one, the"
-        " cheapest candidate at most half a point below the best on validation.",
+        "**`choose` advised to switch** in all six runs with a new `fc6` and in none of the six without. The gains by"
+        f" which it decided are {_span(new)} and {_span(old)} points; they are of the test classes that decided, and so"
+        " not those to expect on others.",
         _advice_holds(stored),
     )
     before_, after = stored.shift["noise", "blocks.5.2"][0], stored.shift["noise", "blocks.5.2"][12]
     contrast = stored.shift["contrast", "blocks.5.2"]
     houses = [stored.shifted(table, layer) for table in ("house", "house-same") for layer in after_block_4(stored)]
     yield Sentence(
-        "**Here fine-tuning undoes robustness**: with a new `fc6` and the triplet loss, queries with noise are"
-        f" found at {mean(before_)} % before and {mean(after)} % after it (`blocks.5.2`), with low contrast at"
-        f" {mean(contrast[0])} and {mean(contrast[12])} %; that the gain carries over to a design house that was not"
-        " seen does not show after block 4.",
+        "**Fine-tuning undoes robustness here.** With a new `fc6` and the triplet loss, R@1 of noisy queries falls from"
+        f" {mean(before_)} to {mean(after)} % (`blocks.5.2`), with low contrast from {mean(contrast[0])} to"
+        f" {mean(contrast[12])} %. After block 4 no gain on a design house that was not seen is significant.",
         {
             "both are worse": below(after - before_) and below(contrast[12] - contrast[0]),
             "no house gains": all(map(open_, houses)),
@@ -282,11 +281,9 @@ def overlap(_: Stored) -> Iterator[Sentence]:
         share.append(np.mean(counts) / of_test)
     ratio = np.sqrt((1 + 2 * max(share)) / (1 - max(share)))
     yield Sentence(
-        "The three splits of a data set are drawn independently of each other from the same classes, so that two"
-        f" test sets share about half: {shared[0]} emoji, {shared[1]} characters (`divide_classes` of"
-        " `layerprobe/data/subsets.py` with each seed). So the intervals hold for further trainings and splits of"
-        f" these classes. For other emoji or characters they are too narrow, by a factor of up to {ratio:.1f}: that"
-        " of trainings whose values correlate by the shared half.",
+        f"Two test sets share about half of their classes: {shared[0]} emoji, {shared[1]} characters. So the intervals"
+        " hold for further runs and splits of these classes; for other classes they are too narrow, by a factor of up"
+        f" to {ratio:.1f}.",
         {"about half": bool(max(abs(np.array(share) - 0.5)) < 0.02)},
     )
 
@@ -300,26 +297,16 @@ def layers(stored: Stored) -> Iterator[Sentence]:
         return max(every.items(), key=lambda item: float(item[1].mean()))
 
     tops = [top(cell, 12) for cell in EMOJI]
-    moves = [
-        stored.raw(cell, "blocks.6.0", epoch) - stored.raw(cell, "blocks.5.2", epoch)
-        for cell, epoch in [(EMOJI[0], 0), *((cell, 12) for cell in EMOJI)]
-    ]
     yield Sentence(
-        "The order of the layers changes: before training `blocks.5.2` has the highest mean"
-        f" ({mean(top(EMOJI[0], 0)[1])}), after it `blocks.6.0` in three of the four ({mean(tops[1][1])},"
-        f" {mean(tops[2][1])} and {mean(tops[3][1])}; with a new `fc6` and the triplet loss it is `blocks.5.0`,"
-        f" {mean(tops[0][1])}).",
+        "The order of the layers changes. Before training `blocks.5.2` has the highest mean"
+        f" ({mean(top(EMOJI[0], 0)[1])}); after it `blocks.6.0` has in three of four cells ({mean(tops[1][1])},"
+        f" {mean(tops[2][1])} and {mean(tops[3][1])}), and `blocks.5.0` in the fourth ({mean(tops[0][1])}).",
         {
             "before": top(EMOJI[0], 0)[0] == "blocks.5.2",
             "after": [name for name, _ in tops] == ["blocks.5.0", *["blocks.6.0"] * 3],
         },
     )
-    yield Sentence(
-        f"`blocks.6.0` less `blocks.5.2` is {bracketed(moves[0])} before, and {bracketed(moves[1])},"
-        f" {bracketed(moves[2])}, {bracketed(moves[3])} and {bracketed(moves[4])} after.",
-    )
     yield from _post_processing(stored)
-    yield from _max_pooling(stored)
 
 
 def _post_processing(stored: Stored) -> Iterator[Sentence]:
@@ -329,53 +316,18 @@ def _post_processing(stored: Stored) -> Iterator[Sentence]:
     more = [place for place, values in at_end.items() if values.mean() > at_start[place[1]].mean()]
     fc6 = NEW[1], key("fc6")
     yield Sentence(
-        f"Post-processing gains emoji's layers from block 4 on {means([*at_start.values()])} points before training"
-        f" and {means([*at_end.values()])} after it; only `fc6` with softmax gains more after it"
+        f"From block 4 on, post-processing gains {means([*at_start.values()])} points before training and"
+        f" {means([*at_end.values()])} after it on emoji. Only `fc6` with softmax gains more after training"
         f" ({mean(at_end[fc6])}) than before ({mean(at_start[key('fc6')])}).",
         {"all gain before": all(map(above, at_start.values())), "one gains more": more == [fc6]},
-    )
-    first = [key(layer) for layer in ("layer1.0", "layer1.1")]
-    early = {epoch: [stored.gained(cell, one, epoch) for cell in OMNIGLOT for one in first] for epoch in (0, 12)}
-    deep = [one for one in stored.cells[OMNIGLOT[0]].layers("avg") if one.layer >= "layer3" or one.layer == "fc6"]
-    rest = [stored.gained(cell, one, 12) for cell in OMNIGLOT for one in deep]
-    yield Sentence(
-        f"On Omniglot it gains the two blocks of `layer1` more after training ({means(early[12])}) than before"
-        f" ({means(early[0])}), and no layer from `layer3.0` on significantly.",
-        {
-            "more after": min(v.mean() for v in early[12]) > max(v.mean() for v in early[0]),
-            "none later": all(map(open_, rest)) and len(deep) == 6,
-        },
     )
     chosen = stored.cells[OUTPUT[0]].best(key("output"), 12)
     lost = stored.gained(OUTPUT[0], key("output"), 12)
     yield Sentence(
-        "Post-processing chosen on 70 validation classes can lose, too: the output without a new layer and with the"
-        f" triplet loss has {mean(chosen)} after it, {mean(stored.raw(OUTPUT[0], 'output'))} without"
+        "Post-processing that is selected on 70 validation classes can lose, too: the output without a new layer,"
+        f" triplet loss, has {mean(chosen)} with it and {mean(stored.raw(OUTPUT[0], 'output'))} without"
         f" ({bracketed(lost)}).",
         {"it loses in the mean": lost.mean() < 0},
-    )
-
-
-def _max_pooling(stored: Stored) -> Iterator[Sentence]:
-    blocks = [one.layer for one in stored.cells[EMOJI[0]].layers("avg") if one.pool == "avg"]
-    early = [block for block in blocks if block < "blocks.5"]
-    five = [block for block in blocks if "blocks.5" < block < "blocks.6"]
-
-    def gains(cell: str, names: Sequence[str], epoch: int) -> list[Values]:
-        return [stored.raw(cell, one, epoch, "max") - stored.raw(cell, one, epoch) for one in names]
-
-    start = gains(EMOJI[0], early, 0), gains(EMOJI[0], five, 0), gains(EMOJI[0], ["blocks.6.0"], 0)
-    worse = [-values for cell in EMOJI for values in gains(cell, early, 12)]
-    better = [values for cell in EMOJI for values in gains(cell, [*five, "blocks.6.0"], 12)]
-    yield Sentence(
-        f"By `max` the blocks 0 to 4 are {means([-v for v in start[0]])} points worse before training, those of"
-        f" block 5 {means(start[1])} better, and `blocks.6.0` equal ({gain(start[2][0])}); after it the blocks 0 to 4"
-        f" are {means(worse)} worse, and the later ones {means(better)} better",
-        {
-            "worse": min(v.mean() for v in worse) > 0 and max(v.mean() for v in start[0]) < 0,
-            "equal": open_(start[2][0]) and abs(start[2][0].mean()) < 0.05,
-            "better": min(v.mean() for v in better) > -0.05 and min(v.mean() for v in start[1]) > 0,
-        },
     )
 
 
@@ -389,8 +341,8 @@ def epochs(stored: Stored) -> Iterator[Sentence]:
     }
     softmax = [stored.change(NEW[1], layer, epoch) for epoch in (4, 8) for layer in LATE]
     yield Sentence(
-        "With a new `fc6` training hurts unseen classes at first, and `fc6` most: after one epoch the intervals of"
-        " `blocks.6.0`, `output` and `fc6` lie below 0 with both losses.",
+        "With a new `fc6`, the change after one epoch is significantly negative at `blocks.6.0`, `output` and, most,"
+        " `fc6`, with both losses.",
         {
             "all three fall": all(below(values) for losses in new.values() for values in losses),
             "fc6 most": all(
@@ -399,9 +351,9 @@ def epochs(stored: Stored) -> Iterator[Sentence]:
         },
     )
     yield Sentence(
-        f"Without a new layer no interval of these or of `blocks.5.2` does (the output: {gain(output[0])} and"
-        f" {gain(output[1])} points), nor on Omniglot with the triplet loss; there, with softmax, those of `layer4.1`"
-        f" and `fc6` do ({gain(characters[OMNIGLOT[1], 'layer4.1'])} and {gain(characters[OMNIGLOT[1], 'fc6'])}).",
+        f"Without a new layer it is not ({gain(output[0])} and {gain(output[1])} points at the output), nor on Omniglot"
+        " with the triplet loss. With softmax it is at Omniglot's `layer4.1` and `fc6`"
+        f" ({gain(characters[OMNIGLOT[1], 'layer4.1'])} and {gain(characters[OMNIGLOT[1], 'fc6'])}).",
         {
             "none without": not any(map(below, old)),
             "two on Omniglot": [place for place, values in characters.items() if below(values)]
@@ -409,8 +361,8 @@ def epochs(stored: Stored) -> Iterator[Sentence]:
         },
     )
     yield Sentence(
-        "The late layers recover with the epochs, with a new `fc6` and softmax between the epochs 4 and 8; the rate"
-        " falls after 8.",
+        "The late layers recover; with a new `fc6` and softmax, between epochs 4 and 8. The learning rate falls after"
+        " epoch 8.",
         {
             "below at 4": all(values.mean() < 0 for values in softmax[:3]),
             "above at 8": all(map(above, softmax[3:])),
@@ -425,8 +377,8 @@ def shares(stored: Stored) -> Iterator[Sentence]:
     leads = [one.raw(key("blocks.5.2"), 12) - one.raw(key("fc6"), 12) for one in (least, most)]
     lost = leads[0] - leads[1]
     yield Sentence(
-        f"What shows: of these layers `fc6` gains most by more classes, {mean(gains['fc6'])} points with 100 instead"
-        f" of 40 % of them, and block 5 least ({mean(gains['blocks.5.2'])}, not significant).",
+        f"`fc6` gains most by more training classes, {mean(gains['fc6'])} points with 100 instead of 40 %, and block 5"
+        f" least ({mean(gains['blocks.5.2'])}, not significant).",
         {
             "fc6 most": all(above(gains["fc6"] - values) for layer, values in gains.items() if layer != "fc6"),
             "block 5 least": min(gains, key=lambda layer: float(gains[layer].mean())) == "blocks.5.2",
@@ -434,9 +386,8 @@ def shares(stored: Stored) -> Iterator[Sentence]:
         },
     )
     yield Sentence(
-        f"So the lead of `blocks.5.2` over `fc6` falls from {mean(leads[0])} points after training on 140 classes to"
-        f" {mean(leads[1])} after 350, by {bracketed(lost)}: the fewer classes there are to train on, the more an"
-        " earlier layer is worth here.",
+        f"So the lead of `blocks.5.2` over `fc6` falls from {mean(leads[0])} points after 140 classes to"
+        f" {mean(leads[1])} after 350, by {bracketed(lost)}.",
         {"it falls": above(lost)},
     )
 
@@ -449,18 +400,12 @@ def shift(stored: Stored) -> Iterator[Sentence]:
     known = [stored.shifted("classes", layer) for layer in from_4]
     house = [stored.shifted(table, "blocks.4.2") for table in ("house", "house-same")]
     yield Sentence(
-        "What shows, in changes from epoch 0, as the tables differ in difficulty: from `blocks.4.2` on fine-tuning"
-        f" gains {means(known)} points on new classes by known houses. By a house that it has not seen it gains"
-        f" {mean(house[0])} at `blocks.4.2` ({mean(house[1])} on trained classes), and after that no interval"
-        f" excludes 0: the means are {means(at['house'])}, and {means(at['house-same'])} on trained classes, the"
-        " highest of both at `blocks.5.0`.",
+        f"From `blocks.4.2` on, fine-tuning gains {means(known)} points on new classes by known houses. By an unseen"
+        f" house it gains {mean(house[0])} at `blocks.4.2` ({mean(house[1])} on trained classes), and nothing"
+        f" significant after that (means {means(at['house'])}; {means(at['house-same'])}).",
         {
             "blocks.4.2 gains": all(map(above, house)),
             "none after it": all(map(open_, [*at["house"], *at["house-same"]])),
-            "highest at blocks.5.0": {
-                after[int(np.argmax([v.mean() for v in at[table]]))] for table in ("house", "house-same")
-            }
-            == {"blocks.5.0"},
         },
     )
     yield from _corruptions(stored)
@@ -469,12 +414,12 @@ def shift(stored: Stored) -> Iterator[Sentence]:
         for table in at
     }
     yield Sentence(
-        "After training `fc6` has the lowest mean of the layers after block 4 in every table.",
+        "After training, `fc6` has the lowest mean of the layers after block 4 on every kind of query.",
         {"the lowest": worst == {"fc6"}},
     )
     leads = [stored.shift[table, "blocks.5.2"][12] - stored.shift[table, "fc6"][12] for table in ("same", "classes")]
     yield Sentence(
-        "What does not show: that it is new classes that make `fc6` fall behind. `blocks.5.2` leads it by"
+        "`fc6` falls behind on trained classes as well: `blocks.5.2` leads it by"
         f" {bracketed(leads[0])} points on new images of trained classes, and by {bracketed(leads[1])} on new"
         " classes.",
         {"it leads on both": all(map(above, leads)), "no further": open_(leads[1] - leads[0])},
@@ -487,13 +432,10 @@ def _corruptions(stored: Stored) -> Iterator[Sentence]:
     blur, jpeg = ({layer: stored.shifted(table, layer) for layer in after} for table in ("blur", "jpeg"))
     noise = {layer: stored.shifted("noise", layer) for _, layer in stored.shift}
     first = [values for layer, values in noise.items() if layer < "blocks.3"]
-    before_, later = stored.shift["noise", "blocks.5.2"][0], stored.shift["noise", "blocks.5.2"][12]
     contrast = [-stored.shifted("contrast", layer) for layer in after if layer >= "blocks.5.2" or layer in LATE]
     yield Sentence(
-        f"**Noise and low contrast undo the network**: R@1 of noisy queries falls from {mean(before_)} to"
-        f" {mean(later)} % at `blocks.5.2`, by {means([-noise[layer] for layer in late])} points from `blocks.4.2`"
-        f" on, and not significantly in the blocks 0 to 2; low contrast costs {means(contrast)} points from"
-        " `blocks.5.2` on.",
+        f"Noise costs {means([-noise[layer] for layer in late])} points from `blocks.4.2` on, and nothing significant"
+        f" in the blocks 0 to 2; low contrast costs {means(contrast)} points from `blocks.5.2` on.",
         {
             "late layers fall": all(below(noise[layer]) for layer in late),
             "early ones do not": all(map(open_, first)) and len(first) == 5,
@@ -501,8 +443,8 @@ def _corruptions(stored: Stored) -> Iterator[Sentence]:
         },
     )
     yield Sentence(
-        "Under JPEG no interval of a layer after block 4 excludes 0; under blur those of `blocks.5.0`"
-        f" ({gain(blur['blocks.5.0'])}) and `blocks.6.0` ({gain(blur['blocks.6.0'])}) do, which gain.",
+        "After block 4, JPEG compression changes nothing significantly; blurred queries gain at `blocks.5.0`"
+        f" ({gain(blur['blocks.5.0'])}) and `blocks.6.0` ({gain(blur['blocks.6.0'])}).",
         {
             "JPEG": all(map(open_, jpeg.values())),
             "blur": [layer for layer, values in blur.items() if not open_(values)] == ["blocks.5.0", "blocks.6.0"],
@@ -548,8 +490,7 @@ def selection(stored: Stored) -> Iterator[Sentence]:
     times = [len(kinds) / len({layer for layer, _ in kinds}) for kinds in candidates.values()]
     yield Sentence(
         f"`choose` loses more than the best on validation: it has {min(times):.1f} to {max(times):.1f} times as many"
-        " candidates, and it selects the cheapest at most half a point below the best. It called every choice"
-        " *inconclusive*, as 70 and 14 classes are few.",
+        " candidates. It called every choice inconclusive: 70 and 14 classes are few.",
         {
             "it loses more": all(one > other for one, other in zip(lost, best, strict=True)),
             "all are inconclusive": {row["verdict"] for row in stored.choices} == {"inconclusive"},
@@ -557,20 +498,8 @@ def selection(stored: Stored) -> Iterator[Sentence]:
     )
 
 
-def readme(stored: Stored) -> Iterator[Sentence]:
-    """What it found, in README.md."""
-    yield Sentence(
-        "In brackets is the 95 % interval of the mean over the trainings. By its former rule `choose` advised to"
-        " switch in all six trainings with a new `fc6`, and in none of the six without. Advice and gain are of the"
-        f" same test classes: the gains by which it was decided are {_span(_gains(stored, NEW))} points, and"
-        f" {_span(_gains(stored, OUTPUT))}.",
-        _advice_holds(stored),
-        README,
-    )
-
-
-def readme_table(stored: Stored) -> list[list[str]]:
-    """The rows of README's table: the embedding and the block before the output, before and after."""
+def short_table(stored: Stored) -> list[list[str]]:
+    """The rows of the first table: the embedding and the block before the output, before and after."""
     rows = []
     for cell, what in zip(
         (NEW[1], OUTPUT[1], NEW[0], OUTPUT[0]),
@@ -588,33 +517,44 @@ def readme_table(stored: Stored) -> list[list[str]]:
     return rows
 
 
-def equal_dimension_table(stored: Stored) -> list[list[str]]:
-    """The rows of the table at equal dimension: the embedding and the block before it at the end of each cell."""
-    rows = []
-    for cell in [*EMOJI, *OMNIGLOT]:
-        loss, block = embedding(cell), before(cell)
-        levels = [
-            stored.raw(cell, loss),
-            stored.post_processed(cell, loss),
-            stored.raw(cell, block),
-            stored.post_processed(cell, block),
-        ]
-        over_raw = stored.post_processed(cell, block) - stored.raw(cell, loss)
-        leads = stored.lead(cell), stored.lead(cell, PARTIALLY_WHITENED), over_raw
-        rows.append([cell, f"`{loss}`", *map(mean, levels), *(shown(values, sign=True) for values in leads)])
-    return rows
-
-
-SECTIONS = (in_short, overlap, layers, epochs, shares, shift, selection, readme)
+SECTIONS = (in_short, overlap, layers, epochs, shares, shift, choosing)
 
 
 def sentences(stored: Stored) -> list[Sentence]:
-    """All of them, in the order of the pages."""
+    """All of them, in the order of the page."""
     return [sentence for section in SECTIONS for sentence in section(stored)]
 
 
+def draw_layers(stored: Stored) -> bytes:
+    """R@1 of the raw layers of emoji's network before and after training, as PNG."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.4, 3.2), layout="constrained")
+    for axes, cells in zip(figure.subplots(1, 2, sharey=True), (NEW, OUTPUT), strict=True):
+        names = [one.layer for one in stored.cells[cells[0]].layers("avg")]
+        lines = [(cells[0], 0, "before training", "0.55"), *zip(cells, (12, 12), LOSSES, ("C0", "C1"), strict=True)]
+        for cell, epoch, label, colour in lines:
+            recalls = np.array([stored.raw(cell, name, epoch) for name in names])
+            for run in recalls.T:
+                axes.plot(run, color=colour, linewidth=0.6, alpha=0.5)
+            axes.plot(recalls.mean(1), color=colour, linewidth=2, label=label)
+        axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
+        axes.set_title(cells[0].partition(",")[0], fontsize=10)
+        axes.grid(axis="y", alpha=0.3)
+    figure.axes[0].set_ylabel("R@1 of unseen emoji, %")
+    figure.axes[0].legend(frameon=False, fontsize=8, loc="lower right")
+    written = io.BytesIO()
+    figure.savefig(written, format="png", dpi=150)
+    return written.getvalue()
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description="The sentences and the figure of docs/results/findings.md.")
+    parser.add_argument("--figure", type=Path, metavar="FILE")
+    figure = parser.parse_args().figure
     stored = read_stored()
+    if figure:
+        figure.write_bytes(draw_layers(stored))
     for sentence in sentences(stored):
         print(sentence.text)
         for statement, holds in sentence.holds.items():
@@ -622,8 +562,7 @@ def main() -> None:
                 print(f"    does not hold: {statement}")
     for way in ("last layer", "best on validation", "last of all", "choose"):
         print(way, *(f"{regret:.1f}" for regret in regrets(stored, way)))
-    for rows in (equal_dimension_table(stored), readme_table(stored)):
-        print("\n".join(f"| {' | '.join(row)} |" for row in rows))
+    print("\n".join(f"| {' | '.join(row)} |" for row in short_table(stored)))
 
 
 if __name__ == "__main__":
