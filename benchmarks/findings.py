@@ -251,34 +251,36 @@ def cells_of(study: str, scores: Sequence[Score], start: Sequence[Score] = ()) -
     return cells
 
 
+def tables_of(study: str, scores: Sequence[Score], start: Sequence[Score] = (), pool: str = "avg") -> str:
+    """What the command prints: a heading and the tables of each cell of a study, or the table of the shift."""
+    if study == "shift":
+        return markdown(by_shift(scores))
+    parts, first = [], None
+    for cell, trainings in cells_of(study, scores, start).items():
+        if trainings.missing:
+            parts.append(f"### {cell}: without {', '.join(trainings.missing)}")
+            continue
+        parts += [f"### {cell}: {len(trainings.each)} trainings", markdown(by_layer(trainings, pool))]
+        for reduction in (HALF_WHITENED, WHITENED):
+            if len(rows := at_equal_dimension(trainings, pool, reduction)) > 1:
+                parts.append(markdown(rows))
+        parts.append(markdown(by_epoch(trainings, pool)))
+        if first is not None:
+            parts.append(markdown(between(trainings, first, pool)))
+        first = first or trainings
+    return "\n\n".join(parts)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="The tables of the findings, from the scores of trainings."
-    )
+    parser = argparse.ArgumentParser(description="The tables of the findings, from the scores of trainings.")
     parser.add_argument("study", metavar="STUDY", help="a study, or `shift`")
     parser.add_argument("scores", type=Path, nargs="+", metavar="SCORES.csv")
     parser.add_argument("--start", type=Path, nargs="+", default=[], metavar="START.csv")
     parser.add_argument("--pool", default="avg")
     arguments = parser.parse_args()
     scores = [score for path in arguments.scores for score in read_scores(path)]
-    if arguments.study == "shift":
-        print(markdown(by_shift(scores)))
-        return
     start = [score for path in arguments.start for score in read_scores(path)]
-    pool, first = arguments.pool, None
-    for cell, trainings in cells_of(arguments.study, scores, start).items():
-        if trainings.missing:
-            print(f"\n### {cell}: without {', '.join(trainings.missing)}")
-            continue
-        print(f"\n### {cell}: {len(trainings.each)} trainings")
-        print(f"\n{markdown(by_layer(trainings, pool))}")
-        for reduction in (HALF_WHITENED, WHITENED):
-            if len(rows := at_equal_dimension(trainings, pool, reduction)) > 1:
-                print(f"\n{markdown(rows)}")
-        print(f"\n{markdown(by_epoch(trainings, pool))}")
-        if first is not None:
-            print(f"\n{markdown(between(trainings, first, pool))}")
-        first = first or trainings
+    print(tables_of(arguments.study, scores, start, arguments.pool))
 
 
 if __name__ == "__main__":
