@@ -261,8 +261,8 @@ def tables_of(study: str, scores: Sequence[Score], start: Sequence[Score] = (), 
             parts.append(f"### {cell}: without {', '.join(trainings.missing)}")
             continue
         parts += [f"### {cell}: {len(trainings.each)} trainings", markdown(by_layer(trainings, pool))]
-        for reduction in (HALF_WHITENED, WHITENED):
-            if len(rows := at_equal_dimension(trainings, pool, reduction)) > 1:
+        for post_processing in (PARTIALLY_WHITENED, WHITENED):
+            if len(rows := at_equal_dimension(trainings, pool, post_processing)) > 1:
                 parts.append(markdown(rows))
         parts.append(markdown(by_epoch(trainings, pool)))
         if first is not None:

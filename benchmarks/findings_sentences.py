@@ -517,7 +517,7 @@ def short_table(stored: Stored) -> list[list[str]]:
     return rows
 
 
-SECTIONS = (in_short, overlap, layers, epochs, shares, shift, choosing)
+SECTIONS = (in_short, overlap, layers, epochs, shares, shift, selection)
 
 
 def sentences(stored: Stored) -> list[Sentence]:
