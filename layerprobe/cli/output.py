@@ -112,7 +112,7 @@ class Terminal:
                 _print_table(item)
             else:
                 print("\n" * (number > 0) + format_table(item, self.form))
-                for line in (*item.heading, *item.notes) if self.form == "csv" else ():
+                for line in filter(None, (*item.heading, *item.notes)) if self.form == "csv" else ():
                     self.say(line)
         sys.stdout.flush()
 

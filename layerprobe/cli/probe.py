@@ -34,7 +34,7 @@ def probe(
     model: ModelOptions,
     unseen: Unseen = False,
     request: ProbeRequest,
-    full: Annotated[bool, Flag("Show all scores of the last epoch, and what `summary` shows.")] = False,
+    full: Annotated[bool, Flag("Also show every layer, metric and post-processing, and what `summary` shows.")] = False,
     log: Log = (),
     dry_run: DryRun = False,
     form: Format = None,
@@ -44,7 +44,8 @@ def probe(
     """Measure every layer's recall on training and unseen classes.
 
     Defaults of layers, pools, post-processing, similarity, K and metrics come from [probe] of the recipe. It ends with
-    one table of the last epoch; --full shows everything.
+    the best layer of the last epoch against the embedding, a few other layers, and how sure that is; --full shows
+    everything.
 
     With --model and no RUN, a pretrained model is measured on the images of --data.
     """
@@ -87,7 +88,8 @@ def probe(
 
 
 def _measure_and_show(run: Run, request: ProbeRequest, terminal: Terminal, log: Sequence[str], *, full: bool) -> None:
-    """Measure a run and show its scores; the others, too, where an epoch or a post-processing cannot be measured.
+    """Measure a run and show the answer; that of the other epochs and post-processing, too, where some cannot be
+    measured.
 
     Raises:
         typer.Exit: some could not be measured, or a recall has no value.
@@ -95,7 +97,8 @@ def _measure_and_show(run: Run, request: ProbeRequest, terminal: Terminal, log: 
     from layerprobe.summary.table import summary_tables, summary_values
     from layerprobe.values.best import agreements
     from layerprobe.values.scores import is_recall
-    from layerprobe.workflow.run.facts import overview, score_tables
+    from layerprobe.workflow.compare.answer import answer_of, probe_answer
+    from layerprobe.workflow.run.facts import score_tables
     from layerprobe.workflow.run.features import PartlyMeasuredError, PartlyPostProcessedError
     from layerprobe.workflow.run.tracking import log_epochs
     from layerprobe.workflow.summary.request import SummaryRequest
@@ -112,7 +115,14 @@ def _measure_and_show(run: Run, request: ProbeRequest, terminal: Terminal, log: 
     with tracking_of(log, terminal)(run, run.read().recipe) as trackers:
         log_epochs(trackers, run)
     values: dict[str, object] = {"run": run.name, "scores": scores, "label_free": agreements(scores)}
-    tables = score_tables(run, scores) if full else [overview(run, scores)]
+    answer = replace(
+        answer_of(run, scores),
+        every=request.layers is not None,
+        metrics=(*(f"R@{k}" for k in request.ks or ()), *(request.metrics or ())),
+        post_processed=bool(request.post or request.equal_dim),
+        full=full,
+    )
+    tables = [probe_answer(run, answer), *(score_tables(run, scores) if full else ())]
     if full or terminal.as_json:
         summary = stored_summary(run, SummaryRequest(request.cluster))
         values["summary"] = summary_values(summary)
@@ -134,10 +144,10 @@ def _measure_and_show(run: Run, request: ProbeRequest, terminal: Terminal, log: 
 
 
 def _next(run: Run, scores: Sequence[Score]) -> list[str]:
-    """The commands that fit next."""
-    if len({score.epoch for score in scores}) > 1:
-        return ["plot curves"]
-    record = run.read()
-    if not record.recipe["train"]["epochs"] or "validation" in record.manifests:
-        return ["choose", "report"]
-    return ["plot layers", "report"]
+    """The commands that fit next: a choice, where there are classes to select a layer on."""
+    from layerprobe.workflow.run.facts import data_facts
+
+    facts = data_facts(run, scores)
+    if set(facts.splits) & set(facts.chosen_on([])):
+        return ["choose", "plot curves" if len({score.epoch for score in scores}) > 1 else "report"]
+    return ["probe --splits test" if "test" in run.read().manifests else "plot layers"]

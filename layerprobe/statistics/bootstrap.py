@@ -295,10 +295,10 @@ def _differences(draws: _Draws) -> list[Difference]:
 _MOST = 2**25  # numbers of a table of all pairs: 256 MiB
 
 
-def indistinguishable_from_best(
+def bands_from_best(
     cells: UnitSums, best: int, *, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[int, ...] | None:
-    """The means that are not significantly different from the best one, by simultaneous 95 % bands.
+) -> list[Interval | None] | None:
+    """Simultaneous 95 % bands of the differences: the best mean minus each other one.
 
     The bands are those of the differences of all pairs of means (`bootstrap.bands`), not only of the differences to the
     best, which was selected for its high value. In simulation, of 14 equal means over 60 classes, bands of the
@@ -312,8 +312,8 @@ def indistinguishable_from_best(
         seed: of the draws.
 
     Returns:
-        Indices, ascending; None for a single mean, for fewer than 10 units, and where the table of all pairs would
-        exceed 256 MiB.
+        C, in the order of the means; None for the best itself and where a mean is the same as the best in every unit.
+        None in all for a single mean, for fewer than 10 units, and where the table of all pairs would exceed 256 MiB.
     """
     count, units = cells.sums.shape
     pairs = list(combinations(range(count), 2))
@@ -322,12 +322,32 @@ def indistinguishable_from_best(
     minuends, subtrahends = (list(places) for places in zip(*pairs, strict=True))
     apart = cells[minuends].minus(cells[subtrahends])
     pair_bands = bands(apart, symmetric=True, bounds=(-np.inf, np.inf), resamples=resamples, seed=seed)
-    equivalent = set()
-    for pair, band in zip(pairs, pair_bands, strict=True):
-        # Without a band the two have the same value in every unit.
-        if best in pair and (band is None or band.low <= 0 <= band.high):
-            equivalent |= set(pair) - {best}
-    return tuple(sorted(equivalent))
+    from_best: list[Interval | None] = [None] * count
+    for (minuend, subtrahend), band in zip(pairs, pair_bands, strict=True):
+        if best == minuend:
+            from_best[subtrahend] = band
+        elif best == subtrahend and band is not None:
+            from_best[minuend] = Interval(-band.high, -band.low)
+    return from_best
+
+
+def indistinguishable_from_best(
+    cells: UnitSums, best: int, *, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[int, ...] | None:
+    """The means that are not significantly different from the best one, by the bands of `bands_from_best`.
+
+    Returns:
+        Indices, ascending; None where there are no bands.
+    """
+    from_best = bands_from_best(cells, best, resamples=resamples, seed=seed)
+    if from_best is None:
+        return None
+    return tuple(place for place, band in enumerate(from_best) if place != best and not is_significant_band(band))
+
+
+def is_significant_band(band: Interval | None) -> bool:
+    """Whether a band excludes 0; without a band the two means are the same in every unit."""
+    return band is not None and not band.low <= 0 <= band.high
 
 
 def holm(p: Sequence[float | None]) -> list[float | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -66,6 +67,14 @@ def one_line(text: str, *, keep: str = "") -> str:
     """The visible text, with words longer than a file's name, and a line over 10,000 characters, cut in the middle."""
     text = _LONG_WORD.sub(lambda word: _cut(word[0], 255), visible(text, keep=keep))
     return _cut(text, _LONG_LINE) if len(text) > _LONG_LINE else text
+
+
+def wrapped(text: str) -> list[str]:
+    """The lines of a text at 80 columns, the later ones indented; none of an empty text."""
+    text = visible(text, keep=BYTES)  # a line feed in a name would else be taken for a space, where a line may begin
+    joined = text.replace(" %", "\0%")  # a number stays with its unit
+    lines = textwrap.wrap(joined, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
 
 
 def _cut(text: str, length: int) -> str:

@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from layerprobe.system.wording import one_line, visible
@@ -44,7 +45,7 @@ def as_markdown(table: TextTable) -> str:
     rule = ["---:" if index in _right_columns(table) else "---" for index in range(len(header))]
     lines = "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows))
     # Two spaces at the end of a line break it.
-    heading, notes = ("  \n".join(map(escape, texts)) for texts in (table.heading, table.notes))
+    heading, notes = ("  \n".join(map(escape, filter(None, texts))) for texts in (table.heading, table.notes))
     return "\n\n".join(block for block in (heading, lines, notes) if block)
 
 
@@ -230,5 +231,6 @@ def _wide_text(lines: tuple[str, ...], *, bold: bool = False) -> Text:
     text = _text("\n".join(lines))
     text.no_wrap, text.overflow = True, "ignore"
     if bold:
-        text.stylize("bold", 0, len(lines[0]))
+        later = takewhile(lambda line: line.startswith("  "), lines[1:])  # of a wrapped sentence
+        text.stylize("bold", 0, len("\n".join([lines[0], *later])))
     return text

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from layerprobe.system.wording import first_named
+from layerprobe.system.wording import first_named, wrapped
 from layerprobe.values.best import Best, agreement_lines, agreements, best_layer, best_text, tied_text, worse_text
 from layerprobe.values.facts import (
     DataFacts,
     assumed_lines,
+    caveat_lines,
     chosen_on_text,
     epoch_text,
     fact_lines,
+    level_text,
     split_header,
     split_text,
 )
-from layerprobe.values.intervals import ShownKind
+from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference, ShownKind
 from layerprobe.values.layers import NO_POST_PROCESSING, LayerKey, RankedLayer, layer_names
-from layerprobe.values.scores import SPLITS, Score, is_fraction, is_recall, note_text
+from layerprobe.values.scores import SEEN, SPLITS, UNSEEN, Score, is_fraction, is_recall, note_text
 
 _ABSENT = "-"
 _BEST = "*"
 _BRACKETS = "in brackets"
-_FURTHER = 2  # further metrics with a column of their own in an overview
 Ends = tuple[str, str]  # of an interval, as text
 
 
@@ -120,111 +121,306 @@ def layer_table(  # noqa: PLR0913 - the scores, and all that the lines below the
     )
 
 
-def overview_table(
-    scores: Sequence[Score],
-    *,
-    metric: str,
-    data: DataFacts,
-    indistinguishable: Collection[RankedLayer] | None = None,
-    embedding: RankedLayer | None = None,
-) -> TextTable:
-    """The table with which `probe` ends: a row for each raw layer, with the metric on every split.
-
-    The first two further metrics have columns on test. At most five lines below it: the best layer, how the embedding
-    compares with it, the best layer after each post-processing, what is assumed of weights, and the first of the notes.
+@dataclass(frozen=True)
+class Lead:
+    """The mean of the best layer minus that of the embedding, over the same queries.
 
     Args:
-        scores: of one run at its last epoch, and of epoch 0 where test before training is to be shown; post-processed
-            layers are rows if there are no others.
-        indistinguishable: the layers not significantly different from the best on its split; None if unknown.
-        embedding: None if unknown.
+        simultaneous: of how many layers the interval holds for all pairs at once, as the best was selected on this
+            split; 0 where it was selected on another one.
     """
-    last_epoch = max(score.epoch for score in scores)
-    epoch_scores = [score for score in scores if score.epoch == last_epoch]
-    raw = [score for score in epoch_scores if score.ranked.post_processing == NO_POST_PROCESSING] or epoch_scores
-    before = {s.ranked: s for s in scores if (s.epoch, s.split, s.metric) == (0, "test", metric) and last_epoch > 0}
-    cells = {(score.ranked, score.split): score for score in raw if score.metric == metric}
-    rows = list(dict.fromkeys(score.ranked for score in raw))
-    names = dict(zip(rows, layer_names(rows), strict=True))
-    splits = [split for split in SPLITS if any(score.split == split for score in raw)]
-    compared = [[cells.get((row, split)) for row in rows] for split in splits]
-    values = {split: list(map(_value, column)) for split, column in zip(splits, compared, strict=True)}
-    chosen_on = data.chosen_on(row.post_processing for row in rows)
-    best = best_layer({split: column for split, column in values.items() if split in chosen_on})
-    kind = _kind([score for column in compared for score in column])
-    best_row = rows[best.place] if best else None
-    words = [", ".join(["best"] * (row == best_row) + ["embedding"] * (row == embedding)) for row in rows]
-    start = [before.get(row) for row in rows]
-    further = list(dict.fromkeys(s.metric for s in raw if s.split == "test" and not is_recall(s.metric)))
-    measured = {(s.ranked, s.metric): s for s in raw if s.split == "test"}
-    columns = [list(map(_percent, column)) for column in compared + [start] * bool(before)]
-    columns += [[_number(measured.get((row, name))) for row in rows] for name in further[:_FURTHER]]
-    headers = [f"{split_header(split, [data])}\n{metric}" for split in splits] + [f"test,\n{data.start}"] * bool(before)
-    headers += [f"test\n{name}" for name in further[:_FURTHER]]
-    worse = worse_text(
-        list(names.values()), list(map(_value, start)), values.get("test", [None] * len(rows)), metric, data.start
-    )
-    recalls = [score for score in raw if is_recall(score.metric)]
-    notes = _notes(recalls, rows, kind, data, common_last=True)
-    notes = [*([worse] if worse else []), *notes]
-    notes += [f"--full also has {', '.join(further[_FURTHER:])}"] if further[_FURTHER:] else []
+
+    split: str
+    difference: Difference
+    simultaneous: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a probe says of the layers of a run, at its last epoch.
+
+    Args:
+        scores: of one run and epoch.
+        metric: by which the layers are compared.
+        embedding: None if it is not known, or not among the scores.
+        embedding_name: also of one that is not among them; empty if it is not known.
+        before: the layer before the embedding; None likewise.
+        lead: of the best layer over the embedding; None where they are not compared.
+        indistinguishable: the layers not significantly different from the best on its split; None if unknown.
+        command: that compares the best layer with the embedding alone.
+        every: whether every layer is a row.
+        metrics: further ones with a column on test.
+        post_processed: whether the best layer after each post-processing is named.
+        full: whether everything else follows, so that nothing says where it is.
+    """
+
+    scores: Sequence[Score]
+    metric: str
+    data: DataFacts
+    embedding: RankedLayer | None = None
+    embedding_name: str = ""
+    before: RankedLayer | None = None
+    lead: Lead | None = None
+    indistinguishable: Collection[RankedLayer] | None = None
+    command: str = ""
+    every: bool = False
+    metrics: tuple[str, ...] = ()
+    post_processed: bool = False
+    full: bool = False
+
+    @property
+    def further(self) -> list[str]:
+        """The further metrics that are measured on test."""
+        measured = {score.metric for score in self.raw if score.split == UNSEEN}
+        return [metric for metric in dict.fromkeys(self.metrics) if metric in measured - {self.metric}]
+
+    @property
+    def raw(self) -> list[Score]:
+        """The scores of the layers as they are; all scores if every layer is post-processed."""
+        return [score for score in self.scores if score.ranked.post_processing == NO_POST_PROCESSING] or list(self.scores)
+
+    @property
+    def names(self) -> dict[RankedLayer, str]:
+        """The layers with their names in the table."""
+        rows = list(dict.fromkeys(score.ranked for score in self.raw))
+        return dict(zip(rows, layer_names(rows), strict=True))
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits that are measured, in order."""
+        return [split for split in SPLITS if any(score.split == split for score in self.raw)]
+
+    @property
+    def cells(self) -> dict[tuple[RankedLayer, str], Score]:
+        """Layer and split -> its score of the metric."""
+        return {(score.ranked, score.split): score for score in self.raw if score.metric == self.metric}
+
+    @property
+    def best(self) -> tuple[RankedLayer, Best] | None:
+        """The best layer, on the first split that may select it; None without one."""
+        rows = list(self.names)
+        selecting = self.data.chosen_on(row.post_processing for row in rows)
+        best = best_layer({split: self.values(split) for split in selecting})
+        return None if best is None else (rows[best.place], best)
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether the network may have been trained on the training classes, and both splits are measured."""
+        return self.data.seen and {SEEN, UNSEEN} <= set(self.splits)
+
+    def values(self, split: str) -> list[float | None]:
+        """The values of the layers on a split, in order."""
+        return [_value(self.cells.get((row, split))) for row in self.names]
+
+    def gap(self, row: RankedLayer) -> str:
+        """The generalisation gap of a layer: `+7.0`, in percentage points."""
+        return _gap(self.cells.get((row, SEEN)), self.cells.get((row, UNSEEN)))
+
+
+_FEW_ROWS = 5  # up to so many layers are all shown
+_TOP = 3  # of the best ones
+
+
+def answer_table(answer: Answer) -> TextTable:
+    """The answer of a probe: a sentence, a few layers, how sure it is, and what else there is.
+
+    The rows are the three best layers, the embedding and, of a trained network, the layer before it; all layers of at
+    most five, and if asked. The interval is that of test, else that of the only split.
+    """
+    names, splits, cells = answer.names, answer.splits, answer.cells
+    best, rows = answer.best, rows_shown(answer)
+    with_ends = UNSEEN if UNSEEN in splits else (splits or [UNSEEN])[-1]
+    compared = {split: [cells.get((row, split)) for row in rows] for split in splits}
+    kind = _kind(compared.get(with_ends, []))
+    measured = {(score.ranked, score.metric): score for score in answer.raw if score.split == UNSEEN}
+    headers = [f"{split_header(split, [answer.data])}\n{answer.metric}" for split in splits]
+    columns = [list(map(_percent, column)) for column in compared.values()]
+    if answer.has_gap:
+        headers, columns = [*headers, "gap"], [*columns, [answer.gap(row) for row in rows]]
+    headers += [f"test\n{metric}" for metric in answer.further]
+    columns += [[_number(measured.get((row, metric))) for row in rows] for metric in answer.further]
+    best_row = best[0] if best else None
+    best_word = ["best"] * (len(names) > 1)
+    words = [", ".join(best_word * (row == best_row) + ["embedding"] * (row == answer.embedding)) for row in rows]
+    ends = 1 + splits.index(with_ends) if with_ends in splits else 0
     return TextTable(
         ("layer", *headers, ""),
-        tuple(zip(names.values(), *columns, words, strict=True)),
+        tuple(zip((names[row] for row in rows), *columns, words, strict=True)),
         numbers=frozenset(range(1, len(headers) + 1)),
-        heading=(_title(raw[0], rows, f"{metric} in %", data), *fact_lines(data), *kind.lines(_BRACKETS)),
-        notes=(
-            *([_best_line(best, names, values, indistinguishable)] if best else []),
-            *(
-                [_embedding_line(best, embedding, names, values, indistinguishable)]
-                if best and embedding in names
-                else []
-            ),
-            *_post_processed_line(epoch_scores, metric, embedding, best),
-            *assumed_lines(data),
-            *([f"{notes[0]}{_more(notes[1:], 'note')}"] if notes else []),
-        ),
-        marked=best.place if best else None,
-        intervals=_intervals(compared, 1, kind),
+        heading=(*wrapped(answer_sentence(answer)), "", _answer_title(answer)),
+        notes=tuple(_answer_notes(answer, rows, kind)),
+        marked=rows.index(best_row) if best_row in rows else None,
+        intervals=_intervals([compared[with_ends]], ends, kind) if ends else {},
     )
 
 
-def _best_line(
-    best: Best,
-    names: Mapping[RankedLayer, str],
-    values: Mapping[str, Sequence[float | None]],
-    indistinguishable: Collection[RankedLayer] | None,
-) -> str:
-    """`best on test (chosen on test): layer2.0@avg, 40.4 %; significantly better than 5 of the 8 others`."""
-    other_count = len(names) - 1
-    line = best_text(best, list(names.values()), values)
-    if indistinguishable is None or not other_count:
-        return line
-    on = "" if best.split == "test" else f" on {chosen_on_text(best.split)}"
-    lower = other_count - len(indistinguishable)
-    worse = f"{lower} of the {other_count} others" if lower else "none of the others"
-    worse = "all others" if lower == other_count else worse
-    return f"{line}; significantly better than {worse}{on}"
+def _answer_title(answer: Answer) -> str:
+    """`glyphs: R@1 in % (chance on test 1.6 %), cosine`."""
+    similarities = {row.similarity for row in answer.names}
+    facts = answer.data.splits.get(UNSEEN)
+    is_known = answer.metric == "R@1" and facts is not None and facts.chance is not None
+    chance = f" (chance on test {level_text(100 * facts.chance)})" if is_known and facts and facts.chance else ""
+    title = f"{answer.metric} in %{chance}{', '.join(['', *similarities]) if len(similarities) == 1 else ''}"
+    return f"{answer.data.name}: {title}" if answer.data.name else title
 
 
-def _embedding_line(
-    best: Best,
-    embedding: RankedLayer | None,
-    names: Mapping[RankedLayer, str],
-    values: Mapping[str, Sequence[float | None]],
-    indistinguishable: Collection[RankedLayer] | None,
-) -> str:
-    """`embedding: output, 32.8 % on test, 7.6 points below the best, not significant`."""
-    index = list(names).index(embedding)  # type: ignore[arg-type] # it is among them
-    line = f"embedding: {list(names.values())[index]}"
-    value, best_value = values[best.split][index], values[best.split][best.place]
-    if index == best.place:
-        return f"{line}, the best"
-    if value is None or best_value is None:
-        return f"{line}, without a value on {chosen_on_text(best.split)}"
-    sure = "" if indistinguishable is None else f", {'not ' * (embedding in indistinguishable)}significant"
-    below = f"{_share(best_value - value)} points below the best"
-    return f"{line}, {_share(value)} % on {chosen_on_text(best.split)}, {below}{sure}"
+def rows_shown(answer: Answer) -> list[RankedLayer]:
+    """The layers that are rows, in network order."""
+    rows, best = list(answer.names), answer.best
+    if answer.every or len(rows) <= _FEW_ROWS:
+        return rows
+    split = best[1].split if best else (answer.splits or [UNSEEN])[-1]
+    values = dict(zip(rows, answer.values(split), strict=True))
+    shown = set(sorted((row for row in rows if values[row] is not None), key=lambda row: -(values[row] or 0))[:_TOP])
+    references = (answer.embedding, answer.before) if answer.data.seen else (answer.embedding,)
+    return [row for row in rows if row in shown or row in references] or rows[-_TOP:]
+
+
+def answer_sentence(answer: Answer) -> str:
+    """Which layer is best, by how much it beats the embedding, and the generalisation gap of both.
+
+    `a, epoch 2: c5 is the best of 9 layers on the validation classes; on test, +2.3 percentage points of R@1 [0.4, 4.2]
+    against the embedding, fc6 (significant).`
+    """
+    names, best, first = answer.names, answer.best, answer.raw[0]
+    head = f"{first.run}, {epoch_text(first.epoch, answer.data)}:"
+    if best is None:
+        if any(value is not None for split in answer.splits for value in answer.values(split)):
+            return (
+                f"{head} no layer is selected, as only classes that the network may have been trained on are measured."
+            )
+        return f"{head} no layer has a valid {answer.metric}."
+    row, place = best
+    classes = classes_text(place.split)
+    rank = f"the best of {len(names)} layers on the {classes}" if len(names) > 1 else "the only layer measured"
+    tied = f", {tied_text(place.equals)}" if place.equals > 1 else ""
+    if row == answer.embedding:
+        text = f"{head} {names[row]}, the embedding, is {rank}{tied}: {_level_text(answer, row, place.split)}."
+    elif answer.lead is None:
+        known = f", {answer.embedding_name}," if answer.embedding_name else ""
+        why = "is not among the layers measured" if known else "is not known"
+        text = (
+            f"{head} {names[row]} is {rank}{tied}: {_level_text(answer, row, place.split)}. The embedding{known} {why}."
+        )
+    else:
+        on = "" if answer.lead.split == place.split else " on test,"
+        joint = ":" if not on else ";"
+        text = f"{head} {names[row]} is {rank}{tied}{joint}{on} {_lead_text(answer, answer.lead)}."
+    gaps = dict.fromkeys([row, *([answer.embedding] if answer.embedding else [])])
+    texts = [f"{answer.gap(layer)} points at {names[layer]}" for layer in gaps if answer.gap(layer) != _ABSENT]
+    return f"{text} Generalisation gap (train - test): {', '.join(texts)}." if answer.has_gap and texts else text
+
+
+def classes_text(split: str) -> str:
+    """`test classes`, `validation classes`, or the selection classes where train is unseen."""
+    text = chosen_on_text(split)
+    return text if text.endswith(" classes") else f"{text} classes"
+
+
+def _level_text(answer: Answer, row: RankedLayer, selected_on: str) -> str:
+    """`R@1 47.5 % [43.7, 51.3] on test`."""
+    split = UNSEEN if UNSEEN in answer.splits else selected_on
+    where = "" if split == selected_on and len(answer.names) > 1 else f" on {split_text(split, [answer.data])}"
+    score = answer.cells.get((row, split))
+    if score is None or score.value is None:
+        return f"without a valid {answer.metric}{where}"
+    ends = _ends(score)
+    interval = f" [{ends[0]}, {ends[1]}]" if ends else ""
+    return f"{answer.metric} {_share(score.value)} %{interval}{where}"
+
+
+def _lead_text(answer: Answer, lead: Lead) -> str:
+    """`+2.3 percentage points of R@1 [0.4, 4.2] against the embedding, fc6 (significant)`."""
+    difference = lead.difference
+    points = f"{100 * difference.value:+.1f}".replace("-0.0", "+0.0")
+    name = answer.names[answer.embedding] if answer.embedding else ""
+    text = f"{points} percentage points of {answer.metric}"
+    if difference.low is None or difference.high is None:
+        return f"{text} against the embedding, {name} (no interval)"
+    verdict = "not significant" if difference.low <= 0 <= difference.high else "significant"
+    return f"{text} [{_share(difference.low)}, {_share(difference.high)}] against the embedding, {name} ({verdict})"
+
+
+def _answer_notes(answer: Answer, rows: Sequence[RankedLayer], kind: ShownKind) -> list[str]:
+    """How sure the answer is, what is assumed, and what `--full` also has."""
+    names, best = answer.names, answer.best
+    notes = wrapped(f"How sure: {' '.join(_sure_texts(answer, kind))}") if best else []
+    if answer.lead is not None and answer.lead.simultaneous > 2 and answer.command:
+        low, high = (_share(end or 0.0) for end in (answer.lead.difference.low, answer.lead.difference.high))
+        notes += wrapped(
+            f"The interval [{low}, {high}] holds for all pairs of the {answer.lead.simultaneous} layers at once, as the"
+            " best is selected on these classes. The interval of this pair alone is narrower, and can be significant"
+            " where this one is not:"
+        )
+        notes.append(f"  {answer.command}")
+    if answer.post_processed:
+        lines = _post_processed_line(answer.scores, answer.metric, answer.embedding, best[1] if best else None)
+        notes += [line for text in lines for line in wrapped(text)]
+    sizes = [facts.gallery or facts.queries for facts in map(answer.data.splits.get, (SEEN, UNSEEN)) if facts]
+    if answer.has_gap and len({*sizes}) > 1:
+        notes += wrapped(
+            f"The gap compares galleries of {sizes[0]:,} and {sizes[1]:,} images; --full has it in galleries of one"
+            " size, where it can."
+        )
+    notes += [line for text in (*assumed_lines(answer.data), *caveat_lines(answer.data)) for line in wrapped(text)]
+    remarks = [replace(score, units=None) for score in answer.raw if is_recall(score.metric)]
+    shown = [score for score in remarks if score.ranked in rows]
+    caveats = _notes(shown, rows, kind, answer.data, common_last=True)
+    notes += wrapped(f"{caveats[0]}{_more(caveats[1:], 'note')}") if caveats else []
+    further = list(dict.fromkeys(s.metric for s in answer.scores if s.metric not in (answer.metric, *answer.further)))
+    processed = {score.ranked.post_processing for score in answer.scores} - {row.post_processing for row in names}
+    left = len(names) - len(rows)
+    omitted = [
+        *([f"{left} more layer{'s' * (left > 1)}"] if left else []),
+        *further,
+        *([f"{len(processed)} post-processing{'s' * (len(processed) > 1)}"] if processed else []),
+        "the summary",
+    ]
+    listed = " and ".join(filter(None, [", ".join(omitted[:-1]), omitted[-1]]))
+    return notes if answer.full else [*notes, *wrapped(f"--full also shows {listed}.")]
+
+
+def _sure_texts(answer: Answer, kind: ShownKind) -> list[str]:
+    """Sentences on the classes, the intervals and the other layers."""
+    if answer.best is None:
+        return []
+    row, best = answer.best
+    on = _counted(answer, best.split)
+    if best.split == UNSEEN:
+        texts = [f"selected and measured on the same {on}, so the {answer.metric} of the best is optimistic."]
+    elif UNSEEN in answer.splits:
+        texts = [f"selected on {on}, measured on {_counted(answer, UNSEEN)}."]
+    else:
+        texts = [f"selected on {on}; no test classes are measured."]
+    texts[0] = texts[0] if len(answer.names) > 1 else f"measured on {_counted(answer, answer.splits[-1])}."
+    texts += [f"Brackets: {kind.kind.text}."] if kind.kind else []
+    score = answer.cells.get((row, UNSEEN if UNSEEN in answer.splits else best.split))
+    units = score.units if score else None
+    if units is not None and units.count < FEW_UNITS:
+        number = units.kind.units_text(units.count)
+        texts += [
+            f"{number} are too few for an interval ({FEWEST_UNITS} are needed), so the order of the layers is"
+            " inconclusive."
+            if units.count < FEWEST_UNITS
+            else f"{number} are few, so intervals are rough."
+        ]
+    others = len(answer.names) - 1
+    if answer.indistinguishable is not None and others:
+        lower = others - len(answer.indistinguishable)
+        beaten = f"{lower} of the {others} other layers" if others > 1 else "the other layer"
+        beaten = beaten if lower or others == 1 else f"any of the {others} other layers"
+        beaten = f"all {others} other layers" if lower == others > 1 else beaten
+        negated = "not " * (not lower)
+        where = f"On the {classes_text(best.split)}, {answer.names[row]}"
+        texts.append(f"{where} is {negated}significantly better than {beaten}.")
+    return texts
+
+
+def _counted(answer: Answer, split: str) -> str:
+    """`60 test classes`; without the number where it is unknown."""
+    facts = answer.data.splits.get(split)
+    number = "" if facts is None or facts.classes is None else f"{facts.classes:,} "
+    return f"{number}{classes_text(split)}"
 
 
 def _post_processed_line(

@@ -195,6 +195,18 @@ def fact_lines(facts: DataFacts) -> list[str]:
     return lines
 
 
+def caveat_lines(facts: DataFacts) -> list[str]:
+    """The lines on splits where many queries lack a right item, or some have an identical image."""
+    lines = []
+    for split, split_facts in facts.splits.items():
+        name = split_text(split, [facts])
+        if 2 * split_facts.lone > split_facts.queries:
+            lines.append(f"{name}: {split_facts.lone:,} of {split_facts.queries:,} queries without a right item")
+        if split_facts.identical is not None:
+            lines.append(f"{name}: {identical_text(split_facts.identical, split_facts.queries)}")
+    return lines
+
+
 def identical_text(identical: IdenticalImages, queries: int) -> str:
     """How many queries have an identical image in what they search, and what the metric is without them."""
     count_text = f"{identical.queries:,} of {queries:,} queries have an identical {identical.item} in what they search"

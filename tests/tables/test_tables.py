@@ -6,9 +6,18 @@ import pytest
 from rich.console import Console
 
 from layerprobe.tables.formats import as_rich
-from layerprobe.tables.tables import TextTable, layer_table, metric_table, overview_table, plain_table
-from layerprobe.values.facts import DataFacts, SplitFacts
-from layerprobe.values.intervals import Interval, SamplingUnits
+from layerprobe.tables.tables import (
+    Answer,
+    Lead,
+    TextTable,
+    answer_table,
+    layer_table,
+    metric_table,
+    plain_table,
+    rows_shown,
+)
+from layerprobe.values.facts import SELECTION, DataFacts, IdenticalImages, SplitFacts
+from layerprobe.values.intervals import Difference, Interval, IntervalKind, SamplingUnits
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from tests.scores import CLASSES, CLUSTERS, with_layer
@@ -29,9 +38,7 @@ def score(
     }  # fmt: skip
     ranked = {"pool": "none", "post_processing": "none", "similarity": "cosine"}
     of_layer = {name: str(other.pop(name, default)) for name, default in ranked.items()}
-    fields["ranked"] = RankedLayer(
-        LayerKey(layer, of_layer["pool"]), of_layer["post_processing"], of_layer["similarity"]
-    )
+    fields["ranked"] = RankedLayer(LayerKey(layer, of_layer["pool"]), of_layer["post_processing"], of_layer["similarity"])
     return Score(**(fields | other))  # type: ignore[arg-type] # the fields of a score
 
 
@@ -377,86 +384,222 @@ def test_further_metrics_have_their_intervals() -> None:
 NO_DATA = DataFacts("", {})
 
 
-def test_an_overview_marks_the_best_layer_and_the_embedding() -> None:
-    scores = [score("a", "test", 0.5), score("b", "test", 0.6), score("c", "test", 0.55)]
-    table = overview_table(scores, metric="R@1", data=NO_DATA, embedding=scores[2].ranked)
+def answered(scores: list[Score], data: DataFacts = NO_DATA, **more: object) -> TextTable:
+    return answer_table(Answer(scores, "R@1", data, **more))  # type: ignore[arg-type] # its fields
+
+
+def sentence_of(table: TextTable) -> str:
+    return " ".join(line.strip() for line in table.heading[: table.heading.index("")])
+
+
+def notes_of(table: TextTable) -> str:
+    return " ".join(line.strip() for line in table.notes)
+
+
+def of_layers(split: str, **values: float) -> list[Score]:
+    return [score(layer, split, value) for layer, value in values.items()]
+
+
+def test_an_answer_marks_the_best_layer_and_the_embedding() -> None:
+    scores = of_layers("test", a=0.5, b=0.6, c=0.55)
+    table = answered(scores, embedding=scores[2].ranked)
     assert table.rows == (("a", "50.0", ""), ("b", "60.0", "best"), ("c", "55.0", "embedding"))
 
 
-def test_an_overview_says_how_the_embedding_compares_with_the_best() -> None:
-    scores = [score("a", "test", 0.5), score("b", "test", 0.6), score("c", "test", 0.524)]
-    rows = [one.ranked for one in scores]
-    table = overview_table(scores, metric="R@1", data=NO_DATA, indistinguishable=[rows[2]], embedding=rows[2])
-    assert table.notes == (
-        "best on test (chosen on test): b, 60.0 %; significantly better than 1 of the 2 others",
-        "embedding: c, 52.4 % on test, 7.6 points below the best, not significant",
+def test_an_answer_is_the_best_layer_and_its_lead_on_test() -> None:
+    scores = [*of_layers("validation", a=0.7, b=0.6), *of_layers("test", a=0.5, b=0.45)]
+    lead = Lead("test", Difference(0.05, 0.012, 0.088, 0.01))
+    table = answered(scores, embedding=scores[1].ranked, embedding_name="b", lead=lead, indistinguishable=[])
+    assert sentence_of(table) == (
+        "omni, epoch 30: a is the best of 2 layers on the validation classes; on test, +5.0 percentage points of R@1"
+        " [1.2, 8.8] against the embedding, b (significant)."
     )
-    table = overview_table(scores, metric="R@1", data=NO_DATA, indistinguishable=[], embedding=rows[2])
-    assert table.notes[0].endswith("significantly better than all others")
-    assert table.notes[1].endswith("below the best, significant")
-
-
-def test_an_overview_compares_on_validation_where_the_best_is_chosen_there() -> None:
-    scores = [score(layer, split, value) for split, a, b in (("validation", 0.7, 0.6), ("test", 0.4, 0.5))
-              for layer, value in (("a", a), ("b", b))]  # fmt: skip
-    table = overview_table(scores, metric="R@1", data=NO_DATA, embedding=scores[1].ranked)
-    assert table.notes == (
-        "best on validation: a, 70.0 %; on test 40.0 %",
-        "embedding: b, 60.0 % on validation, 10.0 points below the best",
+    assert notes_of(table).startswith(
+        "How sure: selected on validation classes, measured on test classes. On the validation classes, a is"
+        " significantly better than the other layer."
     )
 
 
-def test_the_best_is_chosen_on_unseen_training_classes_but_of_post_processed_layers() -> None:
-    scores = [score(layer, split, value) for split, a, b in (("train", 0.7, 0.6), ("test", 0.4, 0.5))
-              for layer, value in (("a", a), ("b", b))]  # fmt: skip
+def test_an_interval_around_0_is_not_significant() -> None:
+    scores = [*of_layers("validation", a=0.7, b=0.6), *of_layers("test", a=0.5, b=0.51)]
+    lead = Lead("test", Difference(-0.01, -0.03, 0.01, 0.3))
+    found = sentence_of(answered(scores, embedding=scores[1].ranked, lead=lead))
+    assert "on test, -1.0 percentage points of R@1 [-3.0, 1.0] against the embedding, b (not significant)." in found
+
+
+def test_a_layer_selected_on_test_says_so_and_names_the_paired_test() -> None:
+    scores = of_layers("test", a=0.5, b=0.6, c=0.524)
+    lead = Lead("test", Difference(0.076, -0.004, 0.156), 3)
+    table = answered(scores, embedding=scores[2].ranked, lead=lead, command="layerprobe compare r:b r:c")
+    assert "b is the best of 3 layers on the test classes: +7.6 percentage points of R@1 [-0.4, 15.6]" in sentence_of(
+        table
+    )
+    notes = notes_of(table)
+    assert "selected and measured on the same test classes, so the R@1 of the best is optimistic." in notes
+    assert "The interval [-0.4, 15.6] holds for all pairs of the 3 layers at once" in notes
+    assert "  layerprobe compare r:b r:c" in table.notes  # a line of its own, to be copied
+
+
+def test_with_two_layers_the_band_is_the_paired_interval() -> None:
+    scores = of_layers("test", a=0.5, b=0.6)
+    lead = Lead("test", Difference(0.1, 0.05, 0.15), 2)
+    table = answered(scores, embedding=scores[0].ranked, lead=lead, command="layerprobe compare r:b r:a")
+    assert "at once" not in notes_of(table)
+
+
+def test_an_answer_counts_the_layers_that_are_significantly_worse() -> None:
+    scores = of_layers("test", a=0.5, b=0.6, c=0.55, d=0.2)
+    rows = [each.ranked for each in scores]
+    for near, text in (
+        ([rows[2]], "b is significantly better than 2 of the 3 other layers."),
+        ([], "b is significantly better than all 3 other layers."),
+        ([rows[0], rows[2], rows[3]], "b is not significantly better than any of the 3 other layers."),
+    ):
+        assert f"On the test classes, {text}" in notes_of(answered(scores, indistinguishable=near))
+
+
+def test_a_trained_network_has_its_generalisation_gaps() -> None:
+    scores = [*of_layers("train", a=0.9, b=0.8), *of_layers("test", a=0.5, b=0.6)]
+    table = answered(scores, embedding=scores[0].ranked, lead=Lead("test", Difference(0.1)))
+    # 90 - 50 and 80 - 60
+    assert sentence_of(table).endswith("Generalisation gap (train - test): +20.0 points at b, +40.0 points at a.")
+    assert table.columns == ("layer", "train\nR@1", "test\nR@1", "gap", "")
+    assert [row[3] for row in table.rows] == ["+40.0", "+20.0"]
+    unseen = answered(scores, replace(NO_DATA, seen=False), embedding=scores[0].ranked)
+    assert "gap" not in unseen.columns
+    assert "Generalisation" not in sentence_of(unseen)
+
+
+def test_the_gap_of_galleries_of_two_sizes_is_not_left_without_a_word() -> None:
+    scores = [*of_layers("train", a=0.9), *of_layers("test", a=0.5)]
+    sizes = replace(NO_DATA, splits={"train": SplitFacts(5000), "test": SplitFacts(1200)})
+    assert "The gap compares galleries of 5,000 and 1,200 images" in notes_of(answered(scores, sizes))
+    equal = replace(NO_DATA, splits={"train": SplitFacts(1200), "test": SplitFacts(1200)})
+    assert "The gap compares" not in notes_of(answered(scores, equal))
+
+
+MANY = {"a": 0.1, "b": 0.2, "c": 0.7, "d": 0.5, "e": 0.6, "f": 0.3, "g": 0.4}
+
+
+def test_of_many_layers_the_three_best_the_embedding_and_the_layer_before_it_are_rows() -> None:
+    scores = of_layers("test", **MANY)
+    answer = Answer(scores, "R@1", NO_DATA, embedding=scores[6].ranked, before=scores[5].ranked)
+    assert [row.layer.layer for row in rows_shown(answer)] == ["c", "d", "e", "f", "g"]
+    frozen = replace(answer, data=replace(NO_DATA, seen=False))
+    assert [row.layer.layer for row in rows_shown(frozen)] == ["c", "d", "e", "g"]
+    assert len(rows_shown(replace(answer, every=True))) == 7
+    assert "--full also shows 2 more layers and the summary." in notes_of(answer_table(answer))
+
+
+def test_full_does_not_say_where_the_rest_is() -> None:
+    scores = of_layers("test", **MANY)
+    assert "--full" in notes_of(answered(scores))
+    assert "--full" not in notes_of(answered(scores, full=True))
+
+
+def test_up_to_five_layers_are_all_rows() -> None:
+    scores = of_layers("test", a=0.5, b=0.4, c=0.3, d=0.2, e=0.1)
+    assert len(answered(scores).rows) == 5
+
+
+def test_a_tie_is_told() -> None:
+    scores = of_layers("test", a=0.6, b=0.6, c=0.5)
+    assert "a is the best of 3 layers on the test classes, tied with 1 other: R@1 60.0 %." in sentence_of(
+        answered(scores)
+    )
+
+
+def test_the_embedding_may_be_the_best() -> None:
+    scores = [*of_layers("validation", a=0.5, b=0.6), *of_layers("test", a=0.3, b=0.4)]
+    table = answered(scores, embedding=scores[1].ranked, embedding_name="b")
+    assert sentence_of(table) == (
+        "omni, epoch 30: b, the embedding, is the best of 2 layers on the validation classes: R@1 40.0 % on test."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("", "The embedding is not known."), ("fc6", "The embedding, fc6, is not among the layers measured.")],
+)
+def test_an_embedding_that_is_not_measured_is_told(name: str, text: str) -> None:
+    found = sentence_of(answered(of_layers("test", a=0.5, b=0.6), embedding_name=name))
+    assert found == f"omni, epoch 30: b is the best of 2 layers on the test classes: R@1 60.0 %. {text}"
+
+
+def test_a_single_layer_is_not_called_the_best() -> None:
+    scores = of_layers("test", a=0.5)
+    table = answered(scores, embedding=scores[0].ranked)
+    assert sentence_of(table) == "omni, epoch 30: a, the embedding, is the only layer measured: R@1 50.0 % on test."
+    assert table.rows == (("a", "50.0", "embedding"),)
+
+
+def test_training_classes_alone_select_no_layer() -> None:
+    table = answered(of_layers("train", a=0.9, b=0.8))
+    assert "no layer is selected, as only classes that the network may have been trained on" in sentence_of(table)
+    assert [row[-1] for row in table.rows] == ["", ""]
+    assert "How sure" not in notes_of(table)
+
+
+def test_without_a_valid_number_there_is_no_best_layer() -> None:
+    scores = [score("a", "test", None, notes=("not finite",))]
+    table = answered(scores)
+    assert sentence_of(table) == "omni, epoch 30: no layer has a valid R@1."
+    assert table.rows == (("a", "not finite", ""),)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (5, "5 classes are too few for an interval (10 are needed), so the order of the layers is inconclusive."),
+        (12, "12 classes are few, so intervals are rough."),
+    ],
+)
+def test_few_classes_are_told(count: int, text: str) -> None:
+    few = SamplingUnits(IntervalKind(), count)
+    scores = [replace(each, units=few) for each in of_layers("test", a=0.5, b=0.6)]
+    assert text in notes_of(answered(scores))
+    many = [replace(each, units=SamplingUnits(IntervalKind(), 30)) for each in scores]
+    assert "classes are" not in notes_of(answered(many))
+
+
+def test_a_layer_is_selected_on_unseen_training_classes_but_after_post_processing_on_test() -> None:
+    scores = [*of_layers("train", a=0.7, b=0.6), *of_layers("test", a=0.4, b=0.5)]
     unseen = replace(NO_DATA, seen=False)
-    table = overview_table(scores, metric="R@1", data=unseen, embedding=scores[1].ranked)
-    assert table.notes == (
-        "best on selection classes: a, 70.0 %; on test 40.0 %",
-        "embedding: b, 60.0 % on selection classes, 10.0 points below the best",
-    )
-    best = "* best on selection classes: a, 70.0 %; on test 40.0 %"
+    assert f"a is the best of 2 layers on the {SELECTION}: R@1 40.0 % on test." in sentence_of(answered(scores, unseen))
+    best = f"* best on {SELECTION}: a, 70.0 %; on test 40.0 %"
     assert best in layer_table(scores, metric="R@1", data=unseen).notes
     post_processed = [with_layer(each, post_processing="l2+pca:8") for each in scores]
     found = layer_table(post_processed, metric="R@1", data=unseen).notes
     assert "* best on test (chosen on test): b/l2+pca:8, 50.0 %" in found
 
 
-def test_an_overview_has_test_before_training_beside_it() -> None:
-    scores = [score("a", "test", 0.5), score("a", "test", 0.3, epoch=0), score("b", "test", 0.4)]
-    table = overview_table(scores, metric="R@1", data=NO_DATA)
-    assert table.columns == ("layer", "test\nR@1", "test,\nuntrained", "")
-    assert [line[2] for line in table.rows] == ["30.0", "-"]
-
-
-def test_an_overview_has_a_line_for_the_best_layer_after_each_post_processing() -> None:
-    post_processed = [
-        score("a", "test", 0.7, post_processing="pca:8"),
-        score("b", "test", 0.65, post_processing="pca:8"),
-    ]
+def test_post_processing_is_a_line_where_it_is_asked_for() -> None:
+    post_processed = [score("a", "test", 0.7, post_processing="pca:8"), score("b", "test", 0.65, post_processing="pca:8")]
     scores = [score("a", "test", 0.5), score("b", "test", 0.6), *post_processed]
-    table = overview_table(scores, metric="R@1", data=NO_DATA, embedding=scores[1].ranked)
+    table = answered(scores, embedding=scores[1].ranked, post_processed=True)
     assert [line[0] for line in table.rows] == ["a", "b"]
-    assert table.notes[-1] == "best on test after pca:8: a, 70.0 % (embedding 65.0 %)"
-    assert [line[0] for line in overview_table(post_processed, metric="R@1", data=NO_DATA).rows] == [
-        "a/pca:8",
-        "b/pca:8",
-    ]
+    line = "best on test after pca:8: a, 70.0 % (embedding 65.0 %)"
+    assert line in table.notes
+    unasked = answered(scores, embedding=scores[1].ranked)
+    assert line not in unasked.notes
+    assert "--full also shows 1 post-processing and the summary." in notes_of(unasked)
+    assert [line[0] for line in answered(post_processed).rows] == ["a/pca:8", "b/pca:8"]
 
 
-def test_an_overview_shows_its_first_note_and_counts_the_others() -> None:
+def test_an_answer_shows_its_first_note_and_counts_the_others() -> None:
     scores = [score("a", "test", 0.5, notes=("3 zero vectors",)), score("b", "test", 0.6, notes=("2 zero vectors",))]
-    table = overview_table(scores, metric="R@1", data=NO_DATA)
-    assert table.notes[-1] == "test, a: 3 zero vectors; 1 more note: --full"
+    assert "test, a: 3 zero vectors; 1 more note: --full" in notes_of(answered(scores))
 
 
-def test_an_overview_has_columns_for_two_further_metrics() -> None:
+def test_metrics_that_are_asked_for_have_columns_on_test() -> None:
     scores = [score("a", "test", 0.5), *(score("a", "test", 0.25, metric=name) for name in ("MAP@R", "NMI", "AMI"))]
-    table = overview_table(scores, metric="R@1", data=NO_DATA)
-    assert table.columns == ("layer", "test\nR@1", "test\nMAP@R", "test\nNMI", "")
-    assert table.notes[-1] == "--full also has AMI"
+    table = answered(scores, metrics=("MAP@R", "AMI"))
+    assert table.columns == ("layer", "test\nR@1", "test\nMAP@R", "test\nAMI", "")
+    assert "--full also shows NMI and the summary." in notes_of(table)
 
 
-def test_a_note_of_many_layers_names_the_first_five() -> None:
-    noted = [score(layer, "test", 0.5, notes=("1 zero vectors",)) for layer in "abcdefg"]
-    assert layer_table([*noted, score("h", "test", 0.4)]).notes[1] == "test, a, b, c, d, e and 2 more: 1 zero vectors"
+def test_identical_images_are_told() -> None:
+    facts = SplitFacts(40, identical=IdenticalImages(13, "a", 0.41))
+    table = answered(of_layers("test", a=0.5), replace(NO_DATA, splits={"test": facts}))
+    text = "test: 13 of 40 queries have an identical image in what they search; without those R@1 of a is 41.0 %"
+    assert text in notes_of(table)

@@ -12,22 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.metrics.recall import chance_recall
-from layerprobe.statistics.bootstrap import indistinguishable_from_best
+from layerprobe.statistics.bootstrap import bands_from_best, is_significant_band
 from layerprobe.statistics.units import unit_sums
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError
-from layerprobe.tables.tables import TextTable, layer_table, metric_table, overview_table, remarks_of
+from layerprobe.tables.tables import TextTable, layer_table, metric_table, remarks_of
 from layerprobe.values.best import best_layer
 from layerprobe.values.facts import EPOCH_0, DataFacts, IdenticalImages, SplitFacts
-from layerprobe.values.intervals import ShownKind
+from layerprobe.values.intervals import Interval, ShownKind
 from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import SPLITS, Score, is_recall
 from layerprobe.values.sections import SEARCH_KEYS
 from layerprobe.workflow.run.metric_values import metric_values_of
-from layerprobe.workflow.run.references import embedding_among, open_ranked_split
+from layerprobe.workflow.run.references import open_ranked_split
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import start_of, trains_on_train, unverified_weights, weights_text
-from layerprobe.workflow.run.stored_choice import selected_line
 from layerprobe.workflow.run.units import units_of_run
 
 if TYPE_CHECKING:
@@ -41,8 +40,22 @@ def find_indistinguishable(
 ) -> tuple[RankedLayer, ...] | None:
     """The layers that do not differ significantly from the best one, on the split that chooses it.
 
+    Returns:
+        None where `bands_of_best` has none.
+    """
+    from_best = bands_of_best(run, scores, metric, data)
+    if from_best is None:
+        return None
+    return tuple(layer for layer, band in from_best.items() if not is_significant_band(band))
+
+
+def bands_of_best(
+    run: Run, scores: Sequence[Score], metric: str, data: DataFacts
+) -> dict[RankedLayer, Interval | None] | None:
+    """Each other layer -> simultaneous 95 % band of the best one minus it, on the split that chooses the best.
+
     None if unknown: the scores' intervals are of several kinds, or generalise to new classes; the ranks are missing or
-    not those of the scores; or `indistinguishable_from_best` returns None.
+    not those of the scores; or `bands_from_best` returns None. The band of a layer that equals the best is None, too.
 
     Args:
         scores: of one epoch of the run.
@@ -73,9 +86,11 @@ def find_indistinguishable(
         return None
     if np.abs(hits.mean(1) - list(rivals.values())).max() > _ROUNDING:
         return None
-    names = list(rivals)
-    places = indistinguishable_from_best(unit_sums(hits, units), names.index(layers[best.place]))
-    return None if places is None else tuple(names[index] for index in places)
+    place = list(rivals).index(layers[best.place])
+    from_best = bands_from_best(unit_sums(hits, units), place)
+    if from_best is None:
+        return None
+    return {layer: band for layer, band in zip(rivals, from_best, strict=True) if layer != layers[best.place]}
 
 
 def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
@@ -200,24 +215,6 @@ def score_tables(run: Run, scores: Sequence[Score]) -> list[TextTable]:
     return epoch_tables(run, last_scores, data_facts(run, last_scores), untrained)
 
 
-def overview(run: Run, scores: Sequence[Score]) -> TextTable:
-    """One table of the last epoch of a run's scores, of which at least one is Recall@K."""
-    last_scores, untrained = _last_epoch(run, scores)
-    metric, data = _first_recall(last_scores), data_facts(run, last_scores)
-    raw = [score for score in last_scores if score.ranked.post_processing == NO_POST_PROCESSING] or last_scores
-    table = overview_table(
-        [*last_scores, *(untrained if data.starts_training else ())],
-        metric=metric,
-        data=data,
-        indistinguishable=find_indistinguishable(run, raw, metric, data),
-        embedding=embedding_among(run.read(), dict.fromkeys(score.ranked for score in last_scores)),
-    )
-    rows = list(dict.fromkeys(score.ranked for score in raw))
-    best = None if table.marked is None else rows[table.marked]
-    line = "" if best is None else selected_line(run, str(best), best, last_scores[0].epoch)
-    return replace(table, notes=(*table.notes, line)) if line else table
-
-
 def _last_epoch(run: Run, scores: Sequence[Score]) -> tuple[list[Score], list[Score]]:
     """The scores of the last epoch, and all of epoch 0 where that is an earlier one."""
     last_epoch = max(score.epoch for score in scores)
@@ -225,7 +222,8 @@ def _last_epoch(run: Run, scores: Sequence[Score]) -> tuple[list[Score], list[Sc
     return last_scores, [score for score in run.scores() if score.epoch == 0 < last_epoch]
 
 
-def _first_recall(scores: Sequence[Score]) -> str:
+def first_recall(scores: Sequence[Score]) -> str:
+    """R@1, or the first R@K of scores, of which at least one is one."""
     recalls = [score.metric for score in scores if is_recall(score.metric)]
     return "R@1" if "R@1" in recalls else recalls[0]
 
@@ -239,7 +237,7 @@ def epoch_tables(
         scores: of one epoch, in network order; at least one is Recall@K.
         untrained: scores of epoch 0, for a later epoch.
     """
-    metric = _first_recall(scores)
+    metric = first_recall(scores)
     post_processings = dict.fromkeys(score.ranked.post_processing for score in scores)
     raw_remarks = {
         x for score in scores if score.ranked.post_processing == NO_POST_PROCESSING for x in remarks_of(score)

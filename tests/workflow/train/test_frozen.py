@@ -19,10 +19,10 @@ from layerprobe.report.page import render
 from layerprobe.summary.table import summary_table, summary_values
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.system.files import sha256
-from layerprobe.tables.tables import overview_table
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.network_input import OwnInput
 from layerprobe.values.scores import Score, ScoreTable, Subject
+from layerprobe.workflow.compare.answer import answer_of, probe_answer
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.report.report import build_report
@@ -457,9 +457,12 @@ def test_tables_and_summary_name_the_classes_that_weights_of_a_file_are_assumed_
     run, scores = measured(asked(str(tmp_path / "own.pth"), settings=(f"data.seen={seen}",)))
     classes = "4 selection and 4 test" if seen == "false" else "4 test"
     line = f"assumed, not verified: own.pth was not trained on the {classes} classes"
-    overview = overview_table(scores, metric="R@1", data=data_facts(run, scores))
-    for table in (score_tables(run, scores)[0], summary_table(stored_summary(run)), overview):
-        assert line in table.notes
+    for table in (
+        score_tables(run, scores)[0],
+        summary_table(stored_summary(run)),
+        probe_answer(run, answer_of(run, scores)),
+    ):
+        assert line in " ".join(text.strip() for text in table.notes)
     assert line in summary_values(stored_summary(run))["notes"]
 
 
