@@ -22,7 +22,8 @@ def report(
 ) -> None:
     """Write scores, plots and images of runs to an HTML page.
 
-    Runs are not changed. Ctrl-C ends --watch and keeps the page.
+    The page is report.html in the folder of the first run, unless --out names another file. Ctrl-C ends --watch and
+    keeps the page.
     """
     from layerprobe.workflow.run.runs import find_run
 
@@ -40,9 +41,9 @@ def report(
         terminal.say(note)
     values = {
         "runs": [run.name for run in page.runs],
-        "file": str(asked.out),
+        "file": str(asked.page),
         "findings": list(page.findings),
         "notes": list(page.notes),
     }
-    with printed_apart(asked.out):
-        terminal.result(values, *page.findings, str(asked.out))
+    with printed_apart(asked.page):
+        terminal.result(values, *page.findings, str(asked.page))

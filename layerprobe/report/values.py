@@ -41,20 +41,34 @@ class RunPage:
 
 @dataclass(frozen=True)
 class ShownChoice:
-    """What was chosen among the layers of some runs, or of several models.
+    """A card: what was chosen among the layers of some runs, or of several models; or the answer of a probe.
 
     Args:
-        text: whether to switch, and how sure that is; of models, which is best.
+        names: of the runs; empty where the advice names them.
+        advice: whether to switch; of models, which is best.
         head: the heading of each column of the table.
         rows: the cells of each row: its name, then of the current embedding, of what is selected, and their difference;
-            of models, a row for each.
+            of models, and of a probe, a row for each.
+        sure: how sure that is, a text each.
+        figures: name and value of the numbers that stand out.
+        command: the next one; empty for none.
         notes: a line each.
     """
 
-    text: str
+    advice: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    names: str = ""
+    sure: tuple[str, ...] = ()
+    figures: tuple[tuple[str, str], ...] = ()
+    command: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The advice and how sure it is, as a paragraph."""
+        head = f"{self.names}: " if self.names else ""
+        return head + " ".join([self.advice, *self.sure])
 
 
 @dataclass(frozen=True)
@@ -159,6 +173,7 @@ class Report:
     Args:
         findings: what was found, a sentence each, with its interval; none where nothing can be said.
         choices: what was chosen, which leads the page.
+        answers: of runs of which nothing is chosen, in its place.
         models: several models in one table, before these; None without them. Its text is the first finding.
         runs: at least one.
         pictures: small JPEG or PNG files, each once, that galleries and confusions point at.
@@ -177,6 +192,7 @@ class Report:
     refresh: int | None = None
     metric: str = "R@1"
     choices: tuple[ShownChoice, ...] = ()
+    answers: tuple[ShownChoice, ...] = ()
     classes: ShownClasses | None = None
     models: ShownChoice | None = None
 

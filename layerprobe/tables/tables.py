@@ -380,6 +380,14 @@ def _answer_notes(answer: Answer, rows: Sequence[RankedLayer], kind: ShownKind) 
     return notes if answer.full else [*notes, *wrapped(f"--full also shows {listed}.")]
 
 
+def how_sure(answer: Answer) -> tuple[str, ...]:
+    """How sure an answer is, and what is assumed, a text each."""
+    split = UNSEEN if UNSEEN in answer.splits else (answer.splits or [UNSEEN])[-1]
+    kind = _kind([answer.cells.get((row, split)) for row in answer.names])
+    sure = " ".join(_sure_texts(answer, kind))
+    return (*([f"How sure: {sure}"] if sure else []), *assumed_lines(answer.data), *caveat_lines(answer.data))
+
+
 def _sure_texts(answer: Answer, kind: ShownKind) -> list[str]:
     """Sentences on the classes, the intervals and the other layers."""
     if answer.best is None:

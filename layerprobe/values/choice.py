@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from layerprobe.system.wording import BYTES, visible
+from layerprobe.system.wording import wrapped
 from layerprobe.values.costs import IndexCosts
 from layerprobe.values.facts import chosen_on_text
 from layerprobe.values.intervals import FEWEST_UNITS
@@ -322,12 +321,12 @@ def choice_lines(choice: Choice, *, full: bool = False) -> list[str]:
     head = f"{choice.run}: " if choice.run else ""
     basis = [f"{choice.basis[0].upper()}{choice.basis[1:]}."] if choice.basis else []
     first_text, *later_texts = [*basis, advice_text(choice), verdict_text(choice)]
-    lines = [*_wrapped(f"{head}{first_text}"), *(line for text in later_texts for line in _wrapped(text))]
+    lines = [*wrapped(f"{head}{first_text}"), *(line for text in later_texts for line in wrapped(text))]
     lines += ["", *_aligned(choice_table(choice)), ""]
-    lines += _wrapped(certainty_text(choice))
-    lines += _wrapped(_gain_of_the_layer(choice))
-    lines += _wrapped(label_text(choice))
-    lines += [line for note in choice.notes for line in _wrapped(note)]
+    lines += wrapped(certainty_text(choice))
+    lines += wrapped(_gain_of_the_layer(choice))
+    lines += wrapped(label_text(choice))
+    lines += [line for note in choice.notes for line in wrapped(note)]
     if full:
         lines += ["", *_on_test(choice), *_unlike(choice), *_resamples(choice), *choice.details, *_notes(choice)]
     return lines
@@ -516,6 +515,31 @@ def choice_table(choice: Choice) -> list[list[str]]:
     return [[name, *cells, *([difference] if len(columns) == 2 else [])] for name, cells, difference in rows]
 
 
+def choice_figures(choice: Choice) -> tuple[tuple[str, str], ...]:
+    """Name and value of the numbers that decide: layer, post-processing, score, gain and bytes, from -> to."""
+    embedding, metric = choice.embedding, choice.chosen.metric
+    is_kept = embedding is None or choice.preferred == embedding.layer
+    old = choice.preferred if is_kept or embedding is None else embedding.layer
+    new = choice.preferred
+    new_score = choice.preferred_test or choice.test or choice.chosen
+    old_score = new_score if is_kept or embedding is None else embedding.test
+    where = "on test" if choice.test is not None else f"on {chosen_on_text(choice.chosen.split)}"
+    where = "in fifths of the test classes" if choice.within_folds and choice.test is not None else where
+    role = "layer" if is_kept else f"layer, current \u2192 {'selected' if choice.selected == new else 'candidate'}"
+    figures = [
+        (role, _arrow(old.layer, new.layer)),
+        ("post-processing", _arrow(_done(old), _done(new))),
+        (f"{metric} {where}, %", _arrow(score_text(old_score), score_text(new_score))),
+    ]
+    if choice.gain is not None and not is_kept:
+        figures.append(("gain, percentage points", f"{100 * choice.gain.difference:+.1f}{_ends(choice.gain, '')}"))
+    return (*figures, ("bytes an image", _arrow(f"{old.bytes_per_image:,}", f"{new.bytes_per_image:,}")))
+
+
+def _arrow(old: str, new: str) -> str:
+    return new if old == new else f"{old} \u2192 {new}"
+
+
 def _difference(choice: Choice, tests: Sequence[Score | None]) -> str:
     """The difference of two scores; with the interval of the gain where that is on the same classes."""
     values = [test.value for test in tests if test is not None and test.value is not None]
@@ -546,13 +570,6 @@ def score_text(score: Score | None) -> str:
         return "not measured"
     ends = "" if score.interval is None else " [{:.1f}, {:.1f}]".format(*score.interval.percent)
     return f"{100 * score.value:.1f}{ends}"
-
-
-def _wrapped(text: str) -> list[str]:
-    text = visible(text, keep=BYTES)  # a line feed in a name would else be taken for a space, where a line may begin
-    joined = text.replace(" %", "\0%")  # a number stays with its unit
-    lines = textwrap.wrap(joined, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    return [line.replace("\0", " ") for line in lines]
 
 
 def _gain_of_the_layer(choice: Choice) -> str:

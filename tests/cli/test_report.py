@@ -37,11 +37,12 @@ def report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     return command
 
 
-def test_the_page_of_the_most_recent_run_is_here_by_default(report: Command) -> None:
+def test_the_page_of_the_most_recent_run_is_in_its_folder_by_default(report: Command) -> None:
     code, out, err = report()
-    assert (code, out) == (0, "report.html\n")
+    assert (code, out) == (0, "cache/one/report.html\n")
     assert err.splitlines()[0] == "run one"
-    assert Path("report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert [path.name for path in Path().iterdir()] == ["cache"]
+    assert Path("cache/one/report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 def test_json_is_one_object_with_the_file_and_what_was_found(report: Command) -> None:
@@ -54,7 +55,7 @@ def test_json_is_one_object_with_the_file_and_what_was_found(report: Command) ->
 
 
 def test_quiet_prints_the_result_alone(report: Command) -> None:
-    assert report("--quiet", "--watch") == (0, "report.html\n", "")
+    assert report("--quiet", "--watch") == (0, "cache/one/report.html\n", "")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_a_page_takes_the_place_of_files_alone(report: Command, kind: str, watch
 
 def test_what_a_killed_report_left_beside_the_page_is_removed_by_the_next(report: Command) -> None:
     Path(".report.html.4711.tmp").write_text("half")
-    assert report()[0] == 0
+    assert report("--out", "report.html")[0] == 0
     assert sorted(path.name for path in Path().iterdir()) == ["cache", "report.html"]
 
 

@@ -49,9 +49,14 @@ def index_table(costs: IndexCosts) -> TextTable:
 
 
 def next_step(choice: Choice, run: Run) -> str:
+    """The line that names the next command."""
+    return f"next: {next_command(choice, run)}"
+
+
+def next_command(choice: Choice, run: Run) -> str:
     """The command that exports what was chosen."""
     selected = choice.selected
     # Fitted within folds, it is not ranked under its name: export takes the stored choice.
     in_folds = choice.chosen.split == "test" and parse_chain(selected.post_processing).fits_on_train
     layer = () if in_folds or choice.budget is not None else ("--layer", selected.name)
-    return f"next: {run.command('export', '--epoch', str(selected.epoch), *layer, '--out', f'{run.name}-export')}"
+    return run.command("export", "--epoch", str(selected.epoch), *layer, "--out", f"{run.name}-export")

@@ -38,7 +38,7 @@ def shown_models(runs: Sequence[Run]) -> tuple[ShownChoice | None, tuple[str, ..
     text = models_table(table)
     sentence, *lines = text.heading
     head = tuple(name.replace("\n", " ") for name in text.columns)
-    return ShownChoice(sentence, head, models_rows(text), (*lines, *text.notes)), ()
+    return ShownChoice(sentence, head, models_rows(text), notes=(*lines, *text.notes)), ()
 
 
 def _is_frozen(run: Run) -> bool:

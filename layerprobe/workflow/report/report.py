@@ -69,7 +69,7 @@ class ResultPage:
 def write_report(request: ReportRequest, result: ResultPage | None = None) -> Report:
     """Write the page of some runs, and return what it shows."""
     report = build_report(request.runs, metric=request.metric, result=result)
-    write_output(request.out, render(report).encode())
+    write_output(request.page, render(report).encode())
     return report
 
 
@@ -103,6 +103,7 @@ def build_report(
         title=_title(pages),
         findings=(*([models.text] if models else []), *chosen.sentences, *run_findings.sentences),
         choices=chosen.shown,
+        answers=chosen.answers,
         models=models,
         runs=tuple(pages),
         galleries=galleries.galleries,
@@ -255,7 +256,7 @@ def watch_report(request: ReportRequest, listener: Listener) -> Report:
     Returns:
         What the last page shows.
     """
-    runs, out = request.runs, request.out
+    runs, out = request.runs, request.page
     if stream_of(out) is not None:
         raise RecipeError(f"--watch replaces the page, and {out} is a stream", fix="Name a file, or drop --watch")
     files = [path for run in runs for path in (run.scores_file, run.record_file)]
@@ -284,9 +285,9 @@ def _write_growing_page(request: ReportRequest, listener: Listener) -> Report | 
     report = build_report(measured, gallery=False, refresh=REFRESH, metric=request.metric)
     note = "images and their neighbours are shown once no process uses the runs"
     report = replace(report, notes=(*report.notes, note))
-    write_output(request.out, render(report).encode())
+    write_output(request.page, render(report).encode())
     epochs = [f"{page.name} epoch {max(score.epoch for score in page.scores)}" for page in report.runs]
-    listener.say(f"{request.out}: {', '.join(epochs)}")
+    listener.say(f"{request.page}: {', '.join(epochs)}")
     return report
 
 

@@ -10,8 +10,6 @@ from layerprobe.system.options import Flag
 if TYPE_CHECKING:
     from layerprobe.workflow.run.runs import Run
 
-OUT = Path("report.html")
-
 
 @dataclass(frozen=True)
 class ReportRequest:
@@ -23,8 +21,13 @@ class ReportRequest:
 
     runs: Sequence["Run"]
     out: Annotated[
-        Path, Flag("Write the page to this .html file, or to - (stdout).", metavar="FILE", default="./report.html")
-    ] = OUT
+        Path | None,
+        Flag(
+            "Write the page to this .html file, or to - (stdout).",
+            metavar="FILE",
+            default="report.html in the first run's folder",
+        ),
+    ] = None
     metric: Annotated[str, Flag("Metric of the findings, and first shown: R@1, MAP@R ...", metavar="METRIC")] = "R@1"
     watch: Annotated[bool, Flag("Rewrite the page after every epoch while a run is trained or probed.")] = False
 
@@ -33,4 +36,9 @@ class ReportRequest:
         from layerprobe.workflow.run.outputs import require_output
 
         require_mean_over_queries(self.metric)
-        require_output(self.out, "html")
+        require_output(self.page, "html")
+
+    @property
+    def page(self) -> Path:
+        """The file or stream that the page is written to."""
+        return self.runs[0].folder / "report.html" if self.out is None else self.out

@@ -67,7 +67,42 @@ def test_the_report_leads_with_the_stored_choice_and_its_price(tmp_path: Path) -
     assert any(note.startswith("Best on test, chosen by looking: c1, 75.0 %") for note in shown.notes)
     (page,) = made.runs
     assert page.selected == page.layers.index(C1) in page.few
-    assert f'<p class="finding first">{shown.text.split("+")[0][:20]}' in render(made)
+    figures = dict(shown.figures)
+    assert figures["layer, current \u2192 selected"] == "fc6 \u2192 c1"
+    assert figures["bytes an image"] == "16 \u2192 8"
+    # 3 of 4 against 1 of 4 in every class
+    assert figures["gain, percentage points"].startswith("+50.0")
+    assert shown.command == run.command("export", "--epoch", "2", "--layer", "c1@max", "--out", "a-export")
+    page_text = render(made)
+    assert f'<p class="finding first">{shown.text.split("+")[0][3:20]}' in page_text
+    assert '<dl class="figures">' in page_text
+    assert f"<code>{shown.command}</code>" in page_text
+
+
+def test_without_a_choice_the_card_is_the_answer_of_the_probe(folded: Run) -> None:
+    white = [with_layer(score, post_processing="l2+whiten:9:0.5+l2") for score in folded.scores()]
+    ScoreTable([*folded.scores(), *white], stored=[]).write(folded.scores_file)
+    made = build_report([folded], gallery=False)
+    (card,) = made.answers
+    assert made.choices == ()
+    assert card.advice.startswith("a, epoch 0: c1@max is the only layer measured: R@1 58.3 % on test.")
+    assert card.command == folded.command("choose")
+    assert card.head[0] == "layer"
+    assert f"<code>{card.command}</code>" in render(made)
+
+
+def test_a_choice_that_is_not_stored_names_the_command_that_stores_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", {split: {C1: FAIR, C2: GOOD} for split in ("validation", "test")})
+    (shown,) = choices([run]).shown
+    assert shown.command == run.command("choose")
+
+
+def test_a_candidate_is_not_called_selected(tmp_path: Path) -> None:
+    few = [good[:20] for good in (GOOD, POOR)]  # five classes: too few to choose on
+    layers = {split: {C1: few[0], FC6: few[1]} for split in ("validation", "test")}
+    run = write_run(tmp_path, "a", layers, network=NETWORK)
+    (shown,) = choices([run]).shown
+    assert dict(shown.figures)["layer, current \u2192 candidate"] == "fc6 \u2192 c1"
 
 
 def test_the_current_embedding_that_is_kept_has_one_column(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_the_page_of_several_models_leads_with_their_table(tmp_path: Path) -> No
     page = render(made)
     shown = [sentence, '<th scope="row">timm:good (random)</th><td>c2</td><td>87.5 [79.5, 92.5]</td><td>a</td>']
     assert all(page.count(text) == 1 for text in shown)
-    assert page.index(sentence) < page.index("poor: Selected: c2")
+    assert page.index(sentence) < page.index("Selected: c2")
 
 
 def test_one_model_or_trained_runs_have_no_table(tmp_path: Path) -> None:
