@@ -88,8 +88,7 @@ def probe(
 
 
 def _measure_and_show(run: Run, request: ProbeRequest, terminal: Terminal, log: Sequence[str], *, full: bool) -> None:
-    """Measure a run and show the answer; that of the other epochs and post-processing, too, where some cannot be
-    measured.
+    """Measure a run and show the answer, also where an epoch or a post-processing cannot be measured.
 
     Raises:
         typer.Exit: some could not be measured, or a recall has no value.

@@ -177,7 +177,9 @@ class Answer:
     @property
     def raw(self) -> list[Score]:
         """The scores of the layers as they are; all scores if every layer is post-processed."""
-        return [score for score in self.scores if score.ranked.post_processing == NO_POST_PROCESSING] or list(self.scores)
+        return [score for score in self.scores if score.ranked.post_processing == NO_POST_PROCESSING] or list(
+            self.scores
+        )
 
     @property
     def names(self) -> dict[RankedLayer, str]:

@@ -38,7 +38,9 @@ def score(
     }  # fmt: skip
     ranked = {"pool": "none", "post_processing": "none", "similarity": "cosine"}
     of_layer = {name: str(other.pop(name, default)) for name, default in ranked.items()}
-    fields["ranked"] = RankedLayer(LayerKey(layer, of_layer["pool"]), of_layer["post_processing"], of_layer["similarity"])
+    fields["ranked"] = RankedLayer(
+        LayerKey(layer, of_layer["pool"]), of_layer["post_processing"], of_layer["similarity"]
+    )
     return Score(**(fields | other))  # type: ignore[arg-type] # the fields of a score
 
 
@@ -574,7 +576,10 @@ def test_a_layer_is_selected_on_unseen_training_classes_but_after_post_processin
 
 
 def test_post_processing_is_a_line_where_it_is_asked_for() -> None:
-    post_processed = [score("a", "test", 0.7, post_processing="pca:8"), score("b", "test", 0.65, post_processing="pca:8")]
+    post_processed = [
+        score("a", "test", 0.7, post_processing="pca:8"),
+        score("b", "test", 0.65, post_processing="pca:8"),
+    ]
     scores = [score("a", "test", 0.5), score("b", "test", 0.6), *post_processed]
     table = answered(scores, embedding=scores[1].ranked, post_processed=True)
     assert [line[0] for line in table.rows] == ["a", "b"]
