@@ -33,7 +33,8 @@ def read_models(file: Path) -> list[ListedModel]:
     except OSError as error:
         raise DataError.unreadable(error, file=file) from error
     except csv.Error as error:
-        raise DataError(f"not a csv table ({error})", file=file, fix="Write one, as docs/choosing.md has it") from error
+        fix = "Write one with the columns model, weights and run"
+        raise DataError(f"not a csv table ({error})", file=file, fix=fix) from error
     columns = [cell.strip().casefold() for cell in lines[0]] if lines else []
     unknown = [name for name in columns if name not in _COLUMNS or columns.count(name) > 1]
     if "model" not in columns or unknown:
