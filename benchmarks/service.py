@@ -1,4 +1,4 @@
-"""Bad requests to the service of docs/shipping.md: does each get a status, and how much memory do they take?
+"""Bad requests to the service of docs/how-to/deploy.md: does each get a status, and how much memory do they take?
 
 The service runs as it stands on the page, with the export of a small network. Requests are drawn by a seed: damaged
 images of ten formats, images of every mode, sizes that a few bytes claim, lengths that are none, too long or not those
@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 
-PAGE = Path(__file__).parents[1] / "docs" / "shipping.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "deploy.md"
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "I;16", "I;16B")
 COMMANDS = (
@@ -45,7 +45,8 @@ COMMANDS = (
 
 def service_code() -> str:
     """serve.py, as the page has it."""
-    code: str = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = (block for block in blocks if "serve_forever" in block)
     return code
 
 
@@ -147,7 +148,7 @@ def peak(process: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Bad requests to the service of docs/shipping.md.")
+    parser = argparse.ArgumentParser(description="Bad requests to the service of docs/how-to/deploy.md.")
     parser.add_argument("--requests", type=int, default=1000, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="of the requests")
     arguments = parser.parse_args()

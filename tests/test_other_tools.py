@@ -1,4 +1,4 @@
-"""The Python of docs/other-tools.md reads a table that `layerprobe features` writes."""
+"""The Python of docs/how-to/other-tools.md reads a table that `layerprobe features` writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 from layerprobe.workflow.features.feature_table import FeatureTable, LayerColumns, encode_table
 from tests.test_readme import python_blocks
 
-PAGE = Path(__file__).parents[1] / "docs" / "other-tools.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "other-tools.md"
 BLOCKS = {block.split("import ")[1].split()[0]: block for block in python_blocks(PAGE) if block.startswith("import ")}
 
 
@@ -25,7 +25,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureTable:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.new("RGB", (4, 4)).save(tmp_path / name)
     vectors = rng.normal(size=(40, 8)).astype(np.float32)
-    layer = LayerColumns("fc6", vectors, vectors.shape[1], [*ids[1:], "a/0.png"], np.arange(40) < 39)
+    layer = LayerColumns("output", vectors, vectors.shape[1], [*ids[1:], "a/0.png"], np.arange(40) < 39)
     table = FeatureTable(0, ids, [str(tmp_path / name) for name in ids], [name[0] for name in ids], [layer])
     (tmp_path / "test.parquet").write_bytes(encode_table(table, "parquet"))
     monkeypatch.chdir(tmp_path)

@@ -208,7 +208,7 @@ def test_the_findings_are_finished_by_their_scores_alone(name: str, tmp_path: Pa
 
 @pytest.mark.parametrize("small", [False, True])
 def test_the_example_of_the_documentation_can_be_planned(tmp_path: Path, small: bool) -> None:
-    text = (PAGE.parents[2] / "docs" / "runs.md").read_text(encoding="utf-8")
+    text = (PAGE.parents[2] / "docs" / "how-to" / "studies.md").read_text(encoding="utf-8")
     example = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     (tmp_path / "mine.toml").write_text(example[0], encoding="utf-8")
     cells, lacking = plan_without_data(load_study(str(tmp_path / "mine.toml"), small=small), tmp_path)

@@ -2,7 +2,8 @@
 
 The rule: among the candidates whose means are at most half of a paired standard error below the best one, the highest
 mean of a finer measure. Where few classes are chosen on, Recall@1 is saturated and many candidates are that near;
-MAP@R of the same queries still tells them apart: docs/choosing.md compares rules. How sure the choice is: `verdict.py`.
+MAP@R of the same queries still tells them apart. docs/understand/selection.md has the rule. How sure the choice is:
+`verdict.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The line of docs/runs.md for another network, and the probe that it suggests, as a user types them."""
+"""The line of docs/how-to/train.md for another network, and the probe that it suggests, as a user types them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service of docs/shipping.md, run as it stands there in a process that cannot import layerprobe."""
+"""The service of docs/how-to/deploy.md, run as it stands there in a process that cannot import layerprobe."""
 
 from __future__ import annotations
 
