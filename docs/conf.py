@@ -35,14 +35,6 @@ extensions = [
     "docs._ext.repository",
 ]
 exclude_patterns = ["_build", "_ext", "**.ipynb_checkpoints"]
-# Pages that those of the site replace.
-exclude_patterns += [
-    f"{name}.md"
-    for name in (
-        *("any-model", "choosing", "data", "figures", "glossary", "intervals", "layers", "numbers", "other-tools"),
-        *("papers", "python", "runs", "scale", "shipping"),
-    )
-]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "html_image"]
 myst_heading_anchors = 4
