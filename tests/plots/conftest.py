@@ -115,7 +115,7 @@ def _crosses(box: BboxBase, line: Line2D) -> bool:
     if len(places) < 2:
         return False
     samples = sample_path(places)
-    return bool(((samples > box.min + 0.5) & (samples < box.max - 0.5)).all(1).any())
+    return bool(((samples > np.array(box.min) + 0.5) & (samples < np.array(box.max) - 0.5)).all(1).any())
 
 
 def _out_of_view(axis: object) -> list[Text]:
