@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from docs._ext import absent  # noqa: E402 - it lies in the folder that the line above adds
+from docs._ext import absent, weights  # noqa: E402 - it lies in the folder that the line above adds
 from layerprobe import __version__  # noqa: E402
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -39,9 +42,16 @@ exclude_patterns = ["_build", "_ext", "**.ipynb_checkpoints"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "html_image"]
 myst_heading_anchors = 4
 nb_execution_mode = "force" if os.environ.get("LAYERPROBE_DOCS_EXECUTE") == "1" else "off"
+nb_execution_in_temp = True  # they write files
 nb_execution_raise_on_error = True
-nb_execution_timeout = 120
+nb_execution_timeout = 600  # of a cell, on a busy machine
 nb_merge_streams = True
+if nb_execution_mode == "force":
+    # Where the package is installed, timm downloads nothing.
+    hub = Path(tempfile.mkdtemp(prefix="layerprobe-docs-"))
+    atexit.register(shutil.rmtree, hub, ignore_errors=True)
+    if weights.lay_weights(hub):
+        os.environ |= {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1"}
 
 autodoc_mock_imports = absent()
 autodoc_typehints = "description"

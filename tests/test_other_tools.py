@@ -10,10 +10,11 @@ import pytest
 from PIL import Image
 
 from layerprobe.workflow.features.feature_table import FeatureTable, LayerColumns, encode_table
-from tests.test_readme import python_blocks
+from tests.docs.pages import blocks_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "other-tools.md"
-BLOCKS = {block.split("import ")[1].split()[0]: block for block in python_blocks(PAGE) if block.startswith("import ")}
+_TEXTS = [block.text for block in blocks_of(PAGE) if block.language == "python"]
+BLOCKS = {text.split("import ")[1].split()[0]: text for text in _TEXTS if text.startswith("import ")}
 
 
 @pytest.fixture
