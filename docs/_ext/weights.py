@@ -23,7 +23,7 @@ def lay_weights(cache: Path) -> bool:
     tensors = torch.load(file, weights_only=True).values()  # in timm's order, under other names
     named = {name: tensor.contiguous() for name, tensor in zip(model.state_dict(), tensors, strict=True)}
     model.load_state_dict(named)  # shapes agree
-    repository = cache / f"models--{model.pretrained_cfg['hf_hub_id'].replace('/', '--')}"
+    repository = cache / f"models--{str(vars(model)['pretrained_cfg']['hf_hub_id']).replace('/', '--')}"
     for folder in ("refs", "snapshots/packaged"):
         (repository / folder).mkdir(parents=True, exist_ok=True)
     (repository / "refs" / "main").write_text("packaged")
