@@ -147,7 +147,7 @@ def parse_chain(text: str) -> Chain:
     parts = (
         ()
         if names == NO_POST_PROCESSING
-        else tuple(load("post_processing", POST_PROCESSING, name)() for name in names.split("+"))
+        else tuple(load("post-processing", POST_PROCESSING, name)() for name in names.split("+"))
     )
     chain = Chain(text, parts, text.endswith(ON_GALLERY))
     for name, post_processing in zip(names.split("+"), parts[:-1], strict=False):
