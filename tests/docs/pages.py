@@ -73,7 +73,7 @@ class Command:
     @property
     def words(self) -> list[str]:
         """Its words, without a comment at its end."""
-        return shlex.split(re.sub(r"(^|\s)#.*", "", self.line))  # `netA#0` is a name
+        return shlex.split(re.sub(r"(^|\s)#.*", "", self.line))  # `netA#0:fc6` has none
 
 
 def commands_of(block: Block) -> list[Command]:

@@ -47,12 +47,12 @@ def test_a_page_has_commands_with_their_outputs_and_marks(tmp_path: Path) -> Non
     page = tmp_path / "page.md"
     page.write_text(
         "# Page\n\n```console\n$ layerprobe runs \\\n    --json\n{}\n...\n$ ls\n```\n\n"
-        "<!-- parsed: needs CUB-200 -->\n```sh\n# all\nlayerprobe runs   # every one\n```\n"
+        "<!-- parsed: needs CUB-200 -->\n```sh\n# all\nlayerprobe compare a#0:fc6 b   # every one\n```\n"
     )
     console, sh = blocks_of(page)
     assert commands_of(console) == [Command("layerprobe runs --json", ("{}", "...")), Command("ls", ())]
     assert (sh.line, sh.mark, sh.reason) == (12, "parsed", "needs CUB-200")
-    assert [command.words for command in commands_of(sh)] == [["layerprobe", "runs"]]
+    assert [command.words for command in commands_of(sh)] == [["layerprobe", "compare", "a#0:fc6", "b"]]
 
 
 @pytest.mark.parametrize(

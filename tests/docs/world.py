@@ -76,7 +76,7 @@ def make_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
     rng, labels = np.random.default_rng(0), np.repeat(np.arange(40), 6)
     classes = rng.normal(size=(40, 16))[labels]
     layers = {f"layer{4 - i}": classes + (1 + i) * rng.normal(size=(240, 16)) for i in (1, 0)}
-    np.savez(folder / "features.npz", labels=labels, **layers)
+    np.savez(folder / "features.npz", labels=labels, **layers)  # type: ignore[arg-type] # they are arrays, not allow_pickle
     patch.chdir(folder)
     for line in (TRAIN, PROBE):
         code, printed = typed(shlex.split(line), patch)
