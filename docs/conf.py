@@ -52,6 +52,8 @@ if nb_execution_mode == "force":
     atexit.register(shutil.rmtree, hub, ignore_errors=True)
     if weights.lay_weights(hub):
         os.environ |= {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1"}
+    # The tutorials call `layerprobe` of this environment, whether or not it is activated.
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
 
 autodoc_mock_imports = absent()
 autodoc_typehints = "description"
