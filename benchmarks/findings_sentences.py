@@ -202,8 +202,8 @@ def in_short(stored: Stored) -> Iterator[Sentence]:
     equal = [-stored.lead(cell, PARTIALLY_WHITENED) for cell in OMNIGLOT]
     yield Sentence(
         "**On Omniglot, trained from scratch, neither difference is significant.** The layer before `fc6` is"
-        f" {mean(lead[0])} and {mean(lead[1])} points better; partially whitened to 128 dimensions, `fc6` is"
-        f" {mean(equal[0])} and {mean(equal[1])} better.",
+        f" {mean(lead[0])} ({ends(lead[0])}) and {mean(lead[1])} points better ({ends(lead[1])}); partially whitened to"
+        f" 128 dimensions, `fc6` is {mean(equal[0])} ({ends(equal[0])}) and {mean(equal[1])} better ({ends(equal[1])}).",
         {"none is significant": all(map(open_, [*lead, *equal])), "fc6 is ahead": all(v.mean() > 0 for v in equal)},
     )
 
@@ -237,7 +237,7 @@ def _in_short_of_training(stored: Stored) -> Iterator[Sentence]:
     contrast = stored.shift["contrast", "blocks.5.2"]
     houses = [stored.shifted(table, layer) for table in ("house", "house-same") for layer in after_block_4(stored)]
     yield Sentence(
-        "**Fine-tuning undoes robustness here.** With a new `fc6` and the triplet loss, R@1 of noisy queries falls from"
+        "**Fine-tuning costs robustness to noise and to low contrast here.** With a new `fc6` and the triplet loss, R@1 of noisy queries falls from"
         f" {mean(before_)} to {mean(after)} % (`blocks.5.2`), with low contrast from {mean(contrast[0])} to"
         f" {mean(contrast[12])} %. After block 4 no gain on a design house that was not seen is significant.",
         {
@@ -490,7 +490,7 @@ def selection(stored: Stored) -> Iterator[Sentence]:
     times = [len(kinds) / len({layer for layer, _ in kinds}) for kinds in candidates.values()]
     yield Sentence(
         f"`choose` loses more than the best on validation: it has {min(times):.1f} to {max(times):.1f} times as many"
-        " candidates. It called every choice inconclusive: 70 and 14 classes are few.",
+        " candidates. Which layer exactly was inconclusive in every run: 70 and 14 classes are few.",
         {
             "it loses more": all(one > other for one, other in zip(lost, best, strict=True)),
             "all are inconclusive": {row["verdict"] for row in stored.choices} == {"inconclusive"},
