@@ -203,7 +203,8 @@ def in_short(stored: Stored) -> Iterator[Sentence]:
     yield Sentence(
         "**On Omniglot, trained from scratch, neither difference is significant.** The layer before `fc6` is"
         f" {mean(lead[0])} ({ends(lead[0])}) and {mean(lead[1])} points better ({ends(lead[1])}); partially whitened to"
-        f" 128 dimensions, `fc6` is {mean(equal[0])} ({ends(equal[0])}) and {mean(equal[1])} better ({ends(equal[1])}).",
+        f" 128 dimensions, `fc6` is {mean(equal[0])} ({ends(equal[0])}) and {mean(equal[1])} better"
+        f" ({ends(equal[1])}).",
         {"none is significant": all(map(open_, [*lead, *equal])), "fc6 is ahead": all(v.mean() > 0 for v in equal)},
     )
 
@@ -237,7 +238,8 @@ def _in_short_of_training(stored: Stored) -> Iterator[Sentence]:
     contrast = stored.shift["contrast", "blocks.5.2"]
     houses = [stored.shifted(table, layer) for table in ("house", "house-same") for layer in after_block_4(stored)]
     yield Sentence(
-        "**Fine-tuning costs robustness to noise and to low contrast here.** With a new `fc6` and the triplet loss, R@1 of noisy queries falls from"
+        "**Fine-tuning costs robustness to noise and to low contrast here.** With a new `fc6` and the triplet loss,"
+        " R@1 of noisy queries falls from"
         f" {mean(before_)} to {mean(after)} % (`blocks.5.2`), with low contrast from {mean(contrast[0])} to"
         f" {mean(contrast[12])} %. After block 4 no gain on a design house that was not seen is significant.",
         {
