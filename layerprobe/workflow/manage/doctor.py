@@ -8,6 +8,7 @@ import importlib
 import os
 import platform
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,12 +18,16 @@ from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.registry import IMAGENET_WEIGHTS
 from layerprobe.system.errors import EnvironmentFault
 from layerprobe.system.files import free_bytes, require_writable
+from layerprobe.system.requirements import install_line
 from layerprobe.system.wording import as_size
 
 _PACKAGES = (
     "layerprobe", "torch", "torchvision", "captum", "h5py", "numpy", "pillow", "scipy", "scikit-learn", "matplotlib",
     "safetensors", "pydantic", "jinja2", "threadpoolctl", "rich", "typer",
 )  # fmt: skip
+# What a user may install besides; the others are for tests and for the documentation.
+_EXTRAS = ("timm", "hf", "open_clip", "umap", "optuna", "heif", "datasets", "export", "tensorboard", "wandb", "mlflow",
+           "trackio")  # fmt: skip
 # The builds of faiss; each installs the folder faiss/.
 _FAISS = ("faiss-gpu", "faiss-gpu-cuvs", "faiss-cpu")
 
@@ -61,6 +66,7 @@ def doctor(cache: Path, memory: str) -> list[Check]:
             for name in _PACKAGES
         ),
         _faiss([name for name in _FAISS if name in packages], packages, torch_works=not fault),
+        *(Check(f"extra {extra}", _of_extra(extra, packages)) for extra in _EXTRAS),
         *_sizes(packages),
         Check("memory", memory),
         _disk(cache),
@@ -70,6 +76,14 @@ def doctor(cache: Path, memory: str) -> list[Check]:
             else _of_torch()
         ),
     ]
+
+
+def _of_extra(extra: str, packages: _Packages) -> str:
+    """The versions of an extra's packages, or how to install it; it is optional, so that nothing is wrong without."""
+    names = [_normalised(re.split(r"[^\w.-]", word)[0]) for word in shlex.split(install_line(extra))[2:]]
+    if all(name in packages for name in names):
+        return ", ".join(f"{name} {packages[name].version}" for name in names)
+    return f"absent; {install_line(extra)}"
 
 
 def _installed() -> dict[str, _Package]:

@@ -18,10 +18,6 @@ from layerprobe.values.records import RunRecord
 from layerprobe.workflow.run.runs import Run, command_line, locked
 
 _OWN_WEIGHTS = ("none", "model", "imagenet")  # random, or the source's own
-_UNSEEN_FIX = (
-    "If the weights were trained on other classes, add --not-trained-on-these;"
-    " else give a split of classes that they have not seen"
-)
 _SHARE = 0.2  # of the training classes that the suggested command holds out
 _FEW = 10  # of fewer classes it holds out half
 
@@ -161,7 +157,11 @@ def _held_out_fix(run: Run, record: RunRecord) -> str:
     if record.from_python:
         return "Give classes that the model has not seen as a split: layerprobe.probe(model, {'validation': ..., ...})"
     if record.recipe["train"]["epochs"] == 0:
-        return _UNSEEN_FIX
+        stated = run.command("choose", "--not-trained-on-these")
+        return (
+            f"If the weights were trained on other classes, run {stated} first;"
+            " else give a split of classes that they have not seen"
+        )
     share, cost = _cost(run)
     training = f"Train with classes held out: {_train_command(run, record, share)}"
     folds = "or data.validation_folds=5 with data.validation_fold=0 to 4, five trainings that hold out each class once"

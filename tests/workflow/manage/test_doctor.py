@@ -32,6 +32,14 @@ def test_every_requirement_is_listed(tmp_path: Path) -> None:
     assert {name for name in names if not name.startswith("faiss")} <= found(tmp_path).keys()
 
 
+def test_every_extra_of_a_user_has_its_versions_or_its_install_line(tmp_path: Path) -> None:
+    extras = set(metadata.metadata("layerprobe").get_all("Provides-Extra") or ()) - {"dev", "docs"}
+    rows = {name.removeprefix("extra ").replace("_", "-"): check for name, check in found(tmp_path).items()}
+    assert {extra.replace("_", "-") for extra in extras} <= rows.keys()
+    assert rows["timm"].found == f"timm {metadata.version('timm')}"
+    assert rows["wandb"].found.startswith("absent; pip install 'wandb>=")
+
+
 def test_what_holds_of_the_memory_is_told(tmp_path: Path) -> None:
     assert found(tmp_path)["memory"] == Check("memory", "freed memory is kept")
 
