@@ -125,7 +125,8 @@ def test_nothing_is_written_where_nothing_is_read(root: Path, tmp_path: Path) ->
     table.chmod(0o400)
     before = table.stat()
     with_digests(of_files(root), tmp_path, Silent())
-    assert table.stat() == before
+    # Reading it may change its time of access, and nothing else.
+    assert (table.stat().st_ino, table.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 def test_replaced_records_leave_the_table_once_they_are_more_than_half(root: Path, tmp_path: Path) -> None:

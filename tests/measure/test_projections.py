@@ -89,7 +89,7 @@ def test_three_images_are_too_few_for_tsne() -> None:
 
 def test_umap_that_is_not_installed_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "umap", None)
-    with pytest.raises(EnvironmentFault, match=r"umap is not installed. pip install 'layerprobe\[umap\]'"):
+    with pytest.raises(EnvironmentFault, match=r"umap is not installed. pip install 'umap-learn>="):
         require_method("umap")
 
 

@@ -91,7 +91,7 @@ def test_train_is_called_selection_classes_of_the_runs_that_have_not_seen_it(ope
     shown = [[cell != "\u2013" for cell in opened.texts(f"tr[data-run={name}] td.number")] for name in ("one", "two")]
     assert shown == [5 * [True, False, True, True], 5 * [False, True, True, True]]
     assert opened.texts("#curves .split")[-2:] == ["selection classes", "test"]
-    assert [text[:4] for text in opened.texts("#map .heat .split")] == ["trai", "choo"]
+    assert [text[:4] for text in opened.texts("#map .heat .split")] == ["trai", "sele"]
     (caption,) = opened.texts("#map-caption")
     assert "train or selection better" in caption
     assert "train (one) or selection classes (two)" in caption

@@ -165,7 +165,7 @@ def test_market_1501_is_searched_by_its_own_protocol(layerprobe: Callable[..., s
     layerprobe("plot", "gallery-size", "one", "--csv", "sizes.csv")
     sizes = [int(row["items"]) for row in csv.DictReader((tmp_path / "sizes.csv").read_text().splitlines())]
     assert max(sizes) == min(len(right) for right, _ in found)
-    table = layerprobe("probe", "one", "--layers", "fc6")
+    table = layerprobe("probe", "one", "--layers", "fc6", "--full")
     assert f"test: 4 queries, 3 classes, a gallery of 13, chance R@1 {100 * expected['chance']:.1f} %" in table
 
 
@@ -207,7 +207,7 @@ def test_lists_of_right_and_ignored_items_decide_every_metric(layerprobe: Callab
     )
     lists = "1 lone queries count as misses; positives: easy.csv; ignore: junk.csv"
     assert (scores["R@1"]["note"], scores["R@1"]["interval"]) == (lists, "1 classes")
-    table = layerprobe("probe", "one", "--layers", "fc6")
+    table = layerprobe("probe", "one", "--layers", "fc6", "--full")
     assert f"chance R@1 {100 * expected['chance']:.1f} %" in table
 
 
@@ -293,7 +293,7 @@ def test_a_shared_label_decides_every_metric(layerprobe: Callable[..., str], tmp
     (interval,) = intervals(unit_sums(hits, np.unique(sets, return_inverse=True)[1]))
     assert interval is not None
     assert (scores["R@1"]["low"], scores["R@1"]["high"]) == pytest.approx((interval.low, interval.high))
-    table = layerprobe("probe", "one", "--layers", "fc6")
+    table = layerprobe("probe", "one", "--layers", "fc6", "--full")
     assert f"{len(set(sets))} classes" in table
     assert f"chance R@1 {100 * expected['chance']:.1f} %" in table
     assert "several labels: right if one is shared" in str(scores["R@1"]["note"])

@@ -17,7 +17,7 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
 
 def test_a_missing_package_is_told_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else object())
-    with pytest.raises(EnvironmentFault, match=r"onnxruntime is not installed. pip install 'layerprobe\[export\]'"):
+    with pytest.raises(EnvironmentFault, match=r"onnxruntime is not installed. pip install 'onnx>=.*' 'onnxruntime>="):
         ExportRequest(tmp_path / "out", ("onnx",)).require_ready()
     ExportRequest(tmp_path / "out", ("npz", "pt2")).require_ready()
 

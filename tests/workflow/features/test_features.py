@@ -172,5 +172,5 @@ def test_parquet_without_its_package_is_told_before_the_work(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(EnvironmentFault, match=r"pyarrow is not installed. pip install 'layerprobe\[datasets\]'"):
+    with pytest.raises(EnvironmentFault, match=r"pyarrow is not installed. pip install 'datasets>="):
         FeaturesRequest(run, tmp_path / "t.parquet")

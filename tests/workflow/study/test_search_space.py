@@ -112,7 +112,7 @@ def test_the_keys_of_a_variant_stand_in_place_of_those_of_all(file_of: FileOf) -
 
 def test_optuna_that_is_not_installed_is_named_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(EnvironmentFault, match=r"optuna is not installed. pip install 'layerprobe\[optuna\]'"):
+    with pytest.raises(EnvironmentFault, match=r"optuna is not installed. pip install 'optuna>="):
         OptunaSampler(DOMAINS, 0, "A")
 
 

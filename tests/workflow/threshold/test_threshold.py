@@ -337,7 +337,7 @@ def test_the_command_line_has_json_and_refuses_rates(
     shown = json.loads(out)
     assert (code, err) == (0, "run one\n")
     assert (shown["schema"], shown["layer"], shown["pool"], shown["set_on"]["split"]) == (
-        1,
+        2,
         "fc6",
         "none",
         "validation",

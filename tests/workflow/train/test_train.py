@@ -483,7 +483,7 @@ def test_what_is_done_to_images_is_said_when_a_run_begins_and_recorded(request_f
     with pytest.raises(InterruptedRun):
         train(request_for(), begun := interrupt_after(1))
     train(request_for(), goes_on := Silent())
-    assert begun.heard[:3] == [f"note: {note}" for note in notes]
+    assert begun.heard[1:4] == [f"note: {note}" for note in notes]
     assert not any(text.startswith("note: images") for text in goes_on.heard)
     run = request_for().target()
     assert run.read().notes == tuple(notes)
