@@ -474,7 +474,9 @@ class Ending(nn.Module):
     def __init__(self, name: str, after: Callable[[Tensor], Tensor] | None = None) -> None:
         super().__init__()
         self.body, self.after = nn.Conv2d(3, 4, 3), after
-        self.add_module(name, nn.Linear(4, 5))
+        last = nn.Linear(4, 5)
+        last.bias.data = torch.linspace(-1, 1, 5)  # numbers of both signs, so that a ReLU changes some
+        self.add_module(name, last)
         self.last = name
 
     def forward(self, given: Tensor) -> Tensor:
