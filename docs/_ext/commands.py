@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import typer
-from typer.main import get_command
+from typer.main import get_command, get_group
 
 from docs._ext.markdown import code, entry, escaped
 from layerprobe.cli import command_line
@@ -36,23 +36,21 @@ def _registered(app: typer.Typer) -> Iterator[tuple[str, Any]]:
             yield info.name or info.callback.__name__, get_command(single)
     for group in app.registered_groups:
         if group.typer_instance is not None:
-            for name, command in get_command_group(group.typer_instance).items():
+            for name, command in _commands_of(group.typer_instance).items():
                 yield f"{group.typer_instance.info.name} {name}", command
 
 
-def get_command_group(app: typer.Typer) -> Mapping[str, Any]:
+def _commands_of(app: typer.Typer) -> Mapping[str, Any]:
     """Name -> command of a group, also of one with a single command."""
-    from typer.main import get_group
-
     return dict(get_group(app).commands)
 
 
 def page() -> str:
     """A section for each panel of commands, with one for each of its commands."""
-    found = list(commands())
-    panels = list(dict.fromkeys(panel for panel, *_ in found))
+    listed = list(commands())
+    panels = list(dict.fromkeys(panel for panel, *_ in listed))
     return "\n\n".join(
-        "\n\n".join([f"## {panel}", *(section(name, command) for other, name, command in found if other == panel)])
+        "\n\n".join([f"## {panel}", *(section(name, command) for other, name, command in listed if other == panel)])
         for panel in panels
     )
 
@@ -63,8 +61,8 @@ def section(name: str, command: Any) -> str:
     usage = " ".join(command.get_usage(context).removeprefix("Usage:").split())
     parts = [f"### {name}", f"```text\n{usage}\n```", help_markdown(command.help or "")]
     for panel, members in parameters_by_title(command, context).items():
-        if own := [one for one in members if one.opts[0] not in _SHARED]:
-            parts += [f"*{escaped(panel)}*", *(option(one, context, name) for one in own)]
+        if unshared := [one for one in members if one.opts[0] not in _SHARED]:
+            parts += [f"*{escaped(panel)}*", *(option(one, context, name) for one in unshared)]
     shared = [code(one.opts[0]) for one in command.params if one.opts[0] in _SHARED]
     if shared:
         parts.append(f"Also {', '.join(shared)}: [options of every command](#options-of-every-command).")

@@ -59,14 +59,14 @@ def batches(loss: Any) -> str:
 
 def losses() -> str:
     """A table of the losses, then a section for each."""
-    found = {name: loaded(target) for name, target in LOSSES.items()}
+    by_name = {name: loaded(target) for name, target in LOSSES.items()}
     rows = [
         (f"[{code(name)}](#{name})", escaped(parsed(loss).summary), escaped(batches(loss)))
-        for name, loss in found.items()
+        for name, loss in by_name.items()
     ]
     sections = [
         "\n\n".join([f"## {name}", parsed(loss).markdown, *options(loss, f"loss.{name}")])
-        for name, loss in found.items()
+        for name, loss in by_name.items()
     ]
     return "\n\n".join([table([("loss", "value", "default batches"), *rows]), *sections])
 
@@ -130,12 +130,12 @@ def _address(where: str) -> str:
 
 def networks() -> str:
     """A section for each network of layerprobe, then for each source of others."""
-    own = [_network(name, target) for name, target in NETS.items()]
+    networks_here = [_network(name, target) for name, target in NETS.items()]
     sources = []
     for name, usage in zip(registry.SOURCES, registry.MODEL_NAMES, strict=True):
         text = parsed(module_docstring(registry.SOURCES[name].partition(":")[0])).markdown
         sources.append(f"### {name.rstrip(':')}\n\n`{usage}`\n\n{text}")
-    return "\n\n".join(["## Networks of layerprobe", *own, "## Models of other libraries", *sources])
+    return "\n\n".join(["## Networks of layerprobe", *networks_here, "## Models of other libraries", *sources])
 
 
 def _network(name: str, target: str) -> str:

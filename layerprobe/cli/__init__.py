@@ -56,6 +56,7 @@ _MODULES = {
 }
 _PACKAGE = "layerprobe"
 _PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "faiss": "faiss-cpu"}  # of modules with another name
+_RESUMED = ("choose", "demo", "probe", "study", "train")  # commands that store what they have done as they go
 _SHARED = ("train", "probe")  # what the processes of torchrun do together
 # typer carries click inside or beside itself, by version; its public BadParameter is a usage error in both.
 _UsageError = typer.BadParameter.__mro__[1]
@@ -176,7 +177,8 @@ def _as_fault(error: BaseException, words: Sequence[str]) -> LayerprobeError:
         path = getattr(getattr(error, "ctx", None), "command_path", "layerprobe")
         return LayerprobeError(error.format_message(), fix=f"{path} --help shows what there is")  # type: ignore[attr-defined] # click's UsageError, under either of its names
     if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return InterruptedRun("interrupted", signal_number=signal.SIGINT)
+        resumed = "; the same command goes on from what is stored" if words[0] in _RESUMED else ""
+        return InterruptedRun(f"interrupted{resumed}", signal_number=signal.SIGINT)
     if is_out_of_memory(error):
         training = "Lower train.batch_size or set train.chunk by --set, or use another --device"
         return EnvironmentFault("out of memory", fix=training if "train" in words[:1] else FIX)

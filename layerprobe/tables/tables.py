@@ -458,7 +458,7 @@ def _post_processed_line(
         parts.append(
             f"{post_processing}: {best_layer_after.layer}, {_share(layers[best_layer_after])} %{tie_text}{beside}"
         )
-    return [f"best on {split} after {'; '.join(parts[:2])}{_more(parts[2:], 'post_processing')}"]
+    return [f"best on {split} after {'; '.join(parts[:2])}{_more(parts[2:], 'post-processing')}"]
 
 
 def _more(items: Sequence[str], noun: str) -> str:

@@ -173,6 +173,18 @@ def test_an_interrupt_is_told(
     assert layerprobe("recipes", *more) == (130, out, err)
 
 
+def test_an_interrupted_command_that_keeps_its_work_says_so(
+    layerprobe: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("layerprobe.recipe.recipe.load_recipe", interrupted)
+    monkeypatch.setattr("layerprobe.recipe.recipe_files.list_recipes", interrupted)
+    told = "interrupted; the same command goes on from what is stored.\n"
+    assert layerprobe("train", "quick") == (130, "", told)
+
+
 def test_an_interrupt_while_waiting_for_another_process_is_told(layerprobe: Command, tmp_path: Path) -> None:
     # Data workers read from disk: what they read is decoded to there.
     words = train_words(folder(tmp_path / "root", 4), "--workers", "1", "--json")

@@ -442,6 +442,20 @@ def command_line() -> str:
     return shlex.join(["layerprobe", *sys.argv[1:]])
 
 
+def other_training(command: str, run_name: str, setting: str) -> str:
+    """A `layerprobe train` command with a further setting, for a run of another name; empty for another command."""
+    words = shlex.split(command)
+    if words[:2] != ["layerprobe", "train"]:
+        return ""
+    named = {index + 1 for index, word in enumerate(words) if word == "--run"}
+    training = [
+        word
+        for index, word in enumerate(words)
+        if index not in named and word not in ("--run", "--fresh") and not word.startswith("--run=")
+    ]
+    return shlex.join([*training, "--set", setting, "--run", run_name])
+
+
 def wanted_epochs(keep: Keep, last_epoch: int) -> set[int]:
     """The epochs whose checkpoints `train.keep` keeps: all, last, or N for the epochs 0, N, 2N ... and the last."""
     if keep == "last":

@@ -15,7 +15,7 @@ from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.epochs import named_epochs
 from layerprobe.values.facts import AS_GIVEN, EPOCH_0, START, cross_fitted_text
 from layerprobe.values.records import RunRecord
-from layerprobe.workflow.run.runs import Run, command_line, locked
+from layerprobe.workflow.run.runs import Run, command_line, locked, other_training
 
 _OWN_WEIGHTS = ("none", "model", "imagenet")  # random, or the source's own
 _SHARE = 0.2  # of the training classes that the suggested command holds out
@@ -163,23 +163,14 @@ def _held_out_fix(run: Run, record: RunRecord) -> str:
             " else give a split of classes that they have not seen"
         )
     share, cost = _cost(run)
-    training = f"Train with classes held out: {_train_command(run, record, share)}"
+    change = f"{run.name}-v", f"data.validation_classes={share:g}"
+    command = other_training(str(record.command), *change) or other_training(
+        f"layerprobe train {shlex.quote(str(record.recipe_name))}", *change
+    )
+    training = f"Train with classes held out: {command}"
     folds = "or data.validation_folds=5 with data.validation_fold=0 to 4, five trainings that hold out each class once"
     untrained = "" if has_seen_train(record, 0) else f"; {run.command('choose', '--epochs', '0')} needs none"
     return f"{training} ({cost}), {folds}{untrained}"
-
-
-def _train_command(run: Run, record: RunRecord, share: float) -> str:
-    """The command that trained the run, with held-out classes and another name."""
-    words = shlex.split(str(record.command))
-    if words[:2] != ["layerprobe", "train"]:
-        words = ["layerprobe", "train", record.recipe_name]
-    train_words, skipped = [], False
-    for word in words:
-        if not skipped and word != "--fresh" and word != "--run" and not word.startswith("--run="):
-            train_words.append(word)
-        skipped = word == "--run"
-    return shlex.join([*train_words, "--set", f"data.validation_classes={share:g}", "--run", f"{run.name}-v"])
 
 
 def _cost(run: Run) -> tuple[float, str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -42,6 +40,7 @@ from layerprobe.workflow.run.runs import (
     command_line,
     kept_epochs,
     locked,
+    other_training,
     remove_checkpoints,
     require_kept,
     set_aside,
@@ -277,20 +276,14 @@ def data_text(recipe: Recipe, dataset: Dataset) -> str:
 _SHORT = 600.0  # seconds of the shorter training that is named before a long one
 
 
-def time_text(recipe: Recipe, epochs: int, seconds: float) -> str:
+def time_text(command: str, name: str, epochs: int, seconds: float) -> str:
     """How long a training takes, and where that is long, a command for fewer epochs."""
     text, an_epoch = f"about {as_duration(seconds)} for {epochs:,} epoch{'s' * (epochs > 1)}", seconds / epochs
-    words = sys.argv[1:]
-    if seconds <= LONG or epochs == 1 or words[:1] != ["train"]:
+    if seconds <= LONG or epochs == 1:
         return text
     fewer = max(1, min(epochs - 1, int(_SHORT / an_epoch)))
-    named = [i for i, word in enumerate(words) if word == "--run"]
-    dropped = {*named, *(i + 1 for i in named)}
-    kept = [
-        word for i, word in enumerate(words) if i not in dropped and word != "--fresh" and not word.startswith("--run=")
-    ]
-    shorter = ["layerprobe", *kept, "--set", f"train.epochs={fewer}", "--run", f"{recipe.name}-short"]
-    return f"{text}; a shorter one first takes about {as_duration(fewer * an_epoch)}: {shlex.join(shorter)}"
+    shorter = other_training(command, f"{name}-short", f"train.epochs={fewer}")
+    return text + (f"; a shorter one first takes about {as_duration(fewer * an_epoch)}: {shorter}" if shorter else "")
 
 
 @contextlib.contextmanager
@@ -522,7 +515,7 @@ def _train_epochs(  # noqa: PLR0913 - a training, and all that follows it
     images = remaining_batches * batch
 
     def tell_time(seconds: float) -> None:
-        listener.say(time_text(request.recipe, trainer.plan.epochs - trainer.epoch, seconds))
+        listener.say(time_text(command_line(), request.recipe.name, trainer.plan.epochs - trainer.epoch, seconds))
 
     with listener.task(f"training {run.name}", images, "images") as shown:
         task = Forecast(shown, images, tell_time)

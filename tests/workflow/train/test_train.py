@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -646,12 +645,12 @@ def test_the_time_of_a_training_is_told_once_its_pace_is_known(
     assert listener.heard.index(told) < listener.heard.index(next(x for x in listener.heard if x.startswith("epoch 1")))
 
 
-def test_a_long_training_names_a_shorter_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["train", "netA", "--run=a b", "--fresh", "--run", "other", "--set", "train.epochs=100"]
-    monkeypatch.setattr(sys, "argv", ["layerprobe", *words])
+def test_a_long_training_names_a_shorter_one() -> None:
+    command = "layerprobe train netA --run='a b' --fresh --run other --set train.epochs=100"
     # 4 min an epoch, so that two take 8 of the 10 minutes that a short training may take
-    assert module.time_text(load_recipe("netA"), 100, 24_000) == (
+    assert module.time_text(command, "netA", 100, 24_000) == (
         "about 6 h 40 min for 100 epochs; a shorter one first takes about 8 min 0 s: layerprobe train netA --set"
         " train.epochs=100 --set train.epochs=2 --run netA-short"
     )
-    assert module.time_text(load_recipe("netA"), 100, 1800) == "about 30 min 0 s for 100 epochs"
+    assert module.time_text(command, "netA", 100, 1800) == "about 30 min 0 s for 100 epochs"
+    assert module.time_text("layerprobe study x", "netA", 100, 24_000) == "about 6 h 40 min for 100 epochs"
