@@ -589,6 +589,8 @@ def test_post_processing_is_a_line_where_it_is_asked_for() -> None:
     assert line not in unasked.notes
     assert "--full also shows 1 post-processing and the summary." in notes_of(unasked)
     assert [line[0] for line in answered(post_processed).rows] == ["a/pca:8", "b/pca:8"]
+    more = [score("a", "test", 0.5, post_processing=name) for name in ("pca:4", "l2")]
+    assert "; 1 more post-processing: --full" in notes_of(answered([*scores, *more], post_processed=True))
 
 
 def test_an_answer_shows_its_first_note_and_counts_the_others() -> None:
