@@ -66,7 +66,7 @@ def doctor(cache: Path, memory: str) -> list[Check]:
             for name in _PACKAGES
         ),
         _faiss([name for name in _FAISS if name in packages], packages, torch_works=not fault),
-        *(Check(f"extra {extra}", _of_extra(extra, packages)) for extra in _EXTRAS),
+        *(Check(f"extra {extra}", _of_extra(extra, packages)) for extra in _EXTRAS if "layerprobe" in packages),
         *_sizes(packages),
         Check("memory", memory),
         _disk(cache),
