@@ -145,12 +145,16 @@ def _rich_table(table: TextTable, between: str) -> Table:
     if table.notes:
         rich_table.caption, rich_table.caption_justify = _wide_text(table.notes), "left"
     for index, header in enumerate(table.columns):
-        words = any(" " in row[index] for row in table.rows)  # no interval: that folds by the line feed alone
+        # Words fold, numbers never: a narrow terminal wraps their lines, and would lose digits otherwise.
+        whole = index in table.numbers and not any(" " in row[index] for row in table.rows)
         rich_table.add_column(
             _text(header),
             justify="right" if index in _right_columns(table) else "left",
             overflow="fold",
-            no_wrap=index in table.numbers and not words,
+            no_wrap=whole,
+            min_width=max(len(line) for row in (table.columns, *rows) for line in row[index].split("\n"))
+            if whole
+            else None,
         )
     for index, row in enumerate(rows):
         rich_table.add_row(*map(_text, row), style="bold" if index == table.marked else None)

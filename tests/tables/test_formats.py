@@ -161,3 +161,13 @@ def test_in_a_narrow_terminal_intervals_stand_under_their_values() -> None:
 
 def test_printed_notes_are_not_cut() -> None:
     assert str(PrintedTables((TextTable(("a",), (("b",),), notes=("n" * 250,)),))).count("n") == 250
+
+
+@pytest.mark.parametrize("width", range(10, 30, 3))
+def test_no_digit_is_lost_where_a_terminal_is_narrower_than_the_numbers(width: int) -> None:
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(as_rich(SURE, width), crop=False)
+    words = capture.get().split()
+    assert [word for word in words if word[-1] in "],"] == ["8.0,", "11.2]", "[48.9,", "51.0]"]
+    assert {"9.7", "100.0", "50.0", "R@1"} <= set(words)
