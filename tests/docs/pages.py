@@ -136,6 +136,9 @@ _MASKS = {
     r"(?<=-)[0-9a-f]{6}\b": "HASH",
     r"\d\.\de[+-]\d\d": "X",
     r"[─━═]+": "─",
+    # Search indexes: CPU times of the last three columns, and the processor.
+    r"(?m)^((?:exact|flat|ivfpq|hnsw) .* [\d,]+)(?: +\d+\.\d+){3} *$": r"\1 TIMES",
+    r"(?<=1 thread of ).*?;": "PROCESSOR;",
 }
 
 

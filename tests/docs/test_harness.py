@@ -43,6 +43,14 @@ def test_another_output_is_a_difference(shown: tuple[str, ...]) -> None:
     assert differences(shown, PRINTED) != ""
 
 
+def test_times_of_search_indexes_are_of_the_machine_and_their_recall_is_not() -> None:
+    row = "ivfpq   59.7   -7.83       62.0    239     0.033        0.030      0.8"
+    printed = "ivfpq   59.7   -7.83       62.0    239     1.070        0.002     11.0   \n"
+    assert differences((row,), printed) == ""
+    assert differences((row.replace("62.0", "61.0"),), printed) != ""
+    assert differences((row.replace("239", "240"),), printed) != ""
+
+
 def test_a_page_has_commands_with_their_outputs_and_marks(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
