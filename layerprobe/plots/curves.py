@@ -128,10 +128,10 @@ def draw(
     figure, all_axes = fig.make_panels([panel.title for panel in panels], layout)
     for axes, panel, panel_labels, key in zip(all_axes, panels, labels, keys, strict=True):
         _set_axes(axes, epochs, y_limits, metric_scores[0].metric)
+        _draw_curves(axes, panel)
         fig.draw_chance(
             axes, {split_text(split, data.values()): floors[split] for split in panel.splits if split in floors}
         )
-        _draw_curves(axes, panel)
         fig.label_right(axes, panel_labels)
         if key:
             fig.add_legend(axes, key, _columns(key))

@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from layerprobe.plots.placing import NEAR, Obstacles, end_of_line, place_labels, spread
+from layerprobe.plots.placing import NEAR, Obstacles, end_of_line, first_free, place_labels, sample_path, spread
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import level_text
 from layerprobe.values.layers import LayerKey
@@ -357,7 +357,9 @@ def pool_kinds(lines: Iterable[Track]) -> list[dict[str, object]]:
 
 
 def draw_chance(axes: Axes, floors: Mapping[str, float]) -> None:
-    """Draw and label lines at the chance levels that are in view.
+    """Draw lines at the chance levels that are in view, and label them where no other line is.
+
+    All else must be drawn before. Without such a place there is no label: captions have the levels.
 
     Args:
         floors: split -> chance level in percent.
@@ -368,9 +370,34 @@ def draw_chance(axes: Axes, floors: Mapping[str, float]) -> None:
         axes.axhline(floor, color="0.55", linewidth=1, linestyle=":", zorder=1, label=f"_chance {split}")
     if inside:
         text = "chance: " + ", ".join(f"{split} {level_text(floor)}" for split, floor in inside.items())
-        corner = (axes.get_xlim()[1], max(inside.values()))
-        note = axes.annotate(text, corner, xytext=(-3, 3), textcoords="offset points")
-        note.set(ha="right", fontsize=FONT - 1, color=GREY)
+        width, height = 72 * width_of([text]) * (FONT - 1) / FONT, 1.2 * (FONT - 1)
+        area = np.array(size_of(axes)) * 72
+        levels = [_place_on(axes.yaxis, floor) * area[1] for floor in inside.values()]
+        rows = [y for y in (max(levels) + _GAP, min(levels) - _GAP - height) if 0 <= y <= area[1] - height]
+        steps = np.arange(area[0] - width - _GAP, 0, -_GAP)
+        places = np.array([(x, y) for y in rows for x in steps]).reshape(-1, 2)
+        found = first_free(np.concatenate([places, places + np.array([width, height])], 1), _drawn_paths(axes))
+        if found is not None:
+            x, y = places[found].tolist()
+            note = axes.annotate(text, (0, 0), xycoords="axes fraction", xytext=(x, y), textcoords="offset points")
+            note.set(va="bottom", fontsize=FONT - 1, color=GREY)
+
+
+def _drawn_paths(axes: Axes) -> list[tuple[FloatArray, float]]:
+    """Places a step apart on the lines of the axes, in points from their corner, and half the size of their markers."""
+    corner, scale = axes.get_window_extent().min, 72 / axes.figure.dpi
+    paths = []
+    for line in axes.lines:
+        places = (line.get_transform().transform(line.get_xydata()) - corner) * scale
+        places = places[np.isfinite(places).all(1)]
+        marked = line.get_marker() not in ("None", "", None)
+        reach = float(line.get_markersize()) / 2 if marked else 0.0
+        paths += [(places, reach)] if marked else []
+        paths += [(sample_path(places), 0.5)] if line.get_linestyle() != "None" and len(places) > 1 else []
+    bars = [part for part in axes.collections if isinstance(part, LineCollection)]
+    for segment in (segment for part in bars for segment in part.get_segments()):
+        paths.append((sample_path((axes.transData.transform(segment) - corner) * scale), 1.2))
+    return paths
 
 
 def encode_figure(figure: Figure, form: str) -> bytes:

@@ -129,6 +129,18 @@ def spread(positions: Sequence[float], gap: float, low: float, high: float) -> l
     return [float(position) for position in moved]
 
 
+def first_free(boxes: FloatArray, paths: Sequence[tuple[FloatArray, float]]) -> int | None:
+    """The index of the first of some boxes (C, 4) that no path comes near; None where each is covered.
+
+    Args:
+        paths: (P, 2) each, and how far to both sides it is drawn.
+    """
+    free = np.ones(len(boxes), bool)
+    for path, reach in paths:
+        free &= ~_contains(boxes + reach * np.array([-1, -1, 1, 1]), path).any(1)
+    return int(np.argmax(free)) if free.any() else None
+
+
 def _boxes_around(point: FloatArray, size: FloatArray) -> FloatArray:
     """(C, 4) boxes of a label on rectangles around its point; the first is to the right of it."""
     angles = 2 * np.pi * np.arange(_TURNS) / _TURNS

@@ -148,9 +148,12 @@ def draw(view: OverTrainings, *, data: Mapping[str, DataFacts] | None = None) ->
     for axes, panel, panel_labels in zip(all_axes, panels, labels, strict=True):
         is_first = axes is all_axes[0]
         axis.set(axes, view.axis)
-        _set_heights(axes, panel, 100 * floor if is_first and floor is not None else None, is_first=is_first)
+        level = 100 * floor if is_first and floor is not None else None
+        _set_heights(axes, panel, level, is_first=is_first)
         for i, line in enumerate(panel.lines):
             _draw_line(axes, axis, line, panel.scale, (i, len(panel.lines)))
+        if is_first and panel.scale == 100 and level is not None:
+            fig.draw_chance(axes, {"test": level})
         fig.label_right(axes, panel_labels)
     return figure
 
@@ -239,7 +242,6 @@ def _set_heights(axes: Axes, panel: _LinePanel, floor: float | None, *, is_first
     if is_first and panel.scale == 100:
         axes.set_ylim(fig.limits(heights, floor))
         fig.show_percent(axes, "y")
-        fig.draw_chance(axes, {"test": floor} if floor is not None else {})
     else:
         low, high = min(heights + [0.0] * (not is_first)), max(heights + [0.0] * (not is_first))
         margin = _EDGE * (high - low) or 0.1 * abs(high) or 1.0

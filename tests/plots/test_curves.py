@@ -133,6 +133,14 @@ def test_no_text_covers_another(make_scores: MakeScores, overlaps: Overlaps, lay
     assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03), layers=asked)) == []
 
 
+@pytest.mark.parametrize("level", [0.02, 0.11, 0.3])
+@pytest.mark.parametrize("layers", [1, 6, 14])
+def test_no_label_lies_on_a_line(make_scores: MakeScores, covers: Overlaps, layers: int, level: float) -> None:
+    scores = make_scores([f"layer{i // 4}.{i % 4}" for i in range(layers)])
+    asked = [score.ranked for score in scores]
+    assert covers(draw(scores, data=with_chance(train=level, test=level), layers=asked)) == []
+
+
 @pytest.mark.parametrize("layers", [VGG, ["pool5.3", "fc6"]])
 def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlaps: Overlaps, layers: list[str]) -> None:
     scores = [score for run in ("netA", "netA-softmax", "netE") for score in make_scores(layers, run=run)]

@@ -153,6 +153,16 @@ def test_no_text_covers_another(make_scores: MakeScores, overlaps: Overlaps, lay
     assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03))) == []
 
 
+@pytest.mark.parametrize("level", [0.02, 0.11, 0.3])
+@pytest.mark.parametrize("layers", [1, 4, 14, 18])
+def test_no_label_lies_on_a_line(make_scores: MakeScores, covers: Overlaps, layers: int, level: float) -> None:
+    names = [f"inception{i // 4}.{i % 4}" for i in range(layers)]
+    data = with_chance(train=level, test=level)
+    assert covers(draw(make_scores(names), data=data)) == []
+    two = [score for run in ("netA", "netE") for score in make_scores(names, run=run)]
+    assert covers(draw(two, data=data)) == []
+
+
 def test_the_bold_name_of_the_best_layer_has_its_room(make_scores: MakeScores, overlaps: Overlaps) -> None:
     scores = make_scores(["c1", "c2", "embedding_with_a_name_that_is_longer_than_most"], [5])
     assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03))) == []

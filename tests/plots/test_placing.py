@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerprobe.plots.placing import Obstacles, Samples, end_of_line, place_labels, sample_path, spread
+from layerprobe.plots.placing import Obstacles, Samples, end_of_line, first_free, place_labels, sample_path, spread
 from layerprobe.values.retrieval import FloatArray
 
 AREA = (200.0, 100.0)
@@ -136,3 +136,12 @@ def test_spread_positions_keep_gap_and_order(positions: list[float], gap: float)
     assert all(after - before >= gap * (1 - 1e-9) for before, after in pairwise(ordered))
     if (len(positions) - 1) * gap <= 100:
         assert all(-1e-9 <= position <= 100 + 1e-9 for position in moved)
+
+
+def test_the_first_box_that_no_path_comes_near_is_free() -> None:
+    boxes = np.array([(0.0, 0.0, 30.0, 10.0), (40.0, 0.0, 70.0, 10.0)])
+    assert first_free(boxes, []) == 0
+    assert first_free(boxes, [(np.array([(20.0, 5.0)]), 0.0)]) == 1
+    assert first_free(boxes, [(np.array([(20.0, 13.0)]), 1.0)]) == 0
+    assert first_free(boxes, [(np.array([(20.0, 13.0)]), 4.0)]) == 1
+    assert first_free(boxes, [(np.array([(35.0, 5.0)]), 6.0)]) is None
