@@ -25,8 +25,6 @@ from layerprobe.workflow.plot.feature_views import (
     tested_layers,
 )
 from layerprobe.workflow.plot.query_rules import (
-    QueriesByOutcome,
-    QueriesOfClass,
     choose_queries,
     parse_rule,
     ranks_exact_for_first,
@@ -205,10 +203,7 @@ def _mark(
     ranked_split: RankedSplit, rows: Rows, where: str, class_names: Sequence[str]
 ) -> tuple[tuple[bool, ...], tuple[str, ...]]:
     """Which of the images drawn satisfy a rule, and a note on it."""
-    rule = parse_rule(where, ranked_split.layers, ranked_split.layers[-1])
-    if not isinstance(rule, QueriesByOutcome | QueriesOfClass):
-        fix = "Write 'LAYER right, LAYER wrong' or 'class NAME'"
-        raise RecipeError(f"--where {where!r}: a map has all images that satisfy a rule", fix=fix)
+    rule = parse_rule(where, ranked_split.layers, None)
     satisfying = choose_queries(rule, ranked_split, class_names, len(ranked_split.stored.ids)).rows
     marked, text = np.isin(rows, satisfying), rule_text(rule, ranked_split)
     if not marked.any():

@@ -17,6 +17,7 @@ from layerprobe.workflow.run.class_names import class_name
 from layerprobe.workflow.run.references import RankedSplit, layer_flags, probe_fix
 
 _FORM = "Write 'LAYER right, LAYER wrong', worst, random or 'class NAME'"
+_FORM_OF_IMAGES = "Write 'LAYER right, LAYER wrong' or 'class NAME'"
 _OUTCOMES = {"right": True, "wrong": False}
 _CLASS = "class "
 _WORST = "worst"
@@ -75,18 +76,24 @@ class ChosenQueries:
     text: str
 
 
-def parse_rule(text: str, layers: Sequence[RankedLayer], embedding: RankedLayer) -> Rule:
-    """Parse `--where`."""
+def parse_rule(text: str, layers: Sequence[RankedLayer], embedding: RankedLayer | None) -> Rule:
+    """Parse `--where`.
+
+    Args:
+        embedding: by which queries are worst; None where the rule chooses images, which are neither worst nor random.
+    """
     words = text.strip()
     if words.startswith(_CLASS):
         return QueriesOfClass(words.removeprefix(_CLASS).strip())
-    if words in _WITHOUT_LAYERS:
+    if words in _WITHOUT_LAYERS and embedding is not None:
         return WorstQueries(embedding) if words == _WORST else RandomQueries()
     outcomes = []
     for term in words.split(","):
         name, _, outcome = term.strip().rpartition(" ")
         if not name or outcome not in _OUTCOMES:
-            raise RecipeError(f"--where {text!r}: {term.strip()!r} is not a rule", fix=_FORM)
+            raise RecipeError(
+                f"--where {text!r}: {term.strip()!r} is not a rule", fix=_FORM if embedding else _FORM_OF_IMAGES
+            )
         matches = match_layers([name.strip()], layers) or []
         if len(matches) > 1:
             names = ", ".join(layer_names(matches))

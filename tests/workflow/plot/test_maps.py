@@ -81,8 +81,11 @@ def test_images_that_satisfy_a_rule_stand_out(toy: Toy) -> None:
     (projection,) = projections(run, layers=("fc6",), where="class class-0004")
     assert projection.marked == tuple(image.name == "class-0004" for image in projection.images)
     assert projection.notes[-1] == "In colour: class class-0004, 6 images"
-    with pytest.raises(RecipeError, match="a map has all images that satisfy a rule. Write 'LAYER right"):
-        projections(run, layers=("fc6",), where="worst")
+    for rule in ("worst", "random", "fc6"):
+        with pytest.raises(
+            RecipeError, match=f"'{rule}' is not a rule. Write 'LAYER right, LAYER wrong' or 'class NAME'.$"
+        ):
+            projections(run, layers=("fc6",), where=rule)
     with pytest.raises(RecipeError, match="no image drawn at epoch 2: class class-0004. Choose another rule"):
         projections(run, layers=("fc6",), where="class class-0004", classes=("class-0003",))
 
