@@ -10,6 +10,7 @@ from layerprobe.measure.analysis import Features
 from layerprobe.ranking.items import BLOCK_ROWS, cuts, find_self_indices
 from layerprobe.ranking.neighbours import nearest_neighbours
 from layerprobe.ranking.relevance import relevance_of
+from layerprobe.system.errors import DataError
 from layerprobe.values.retrieval import SearchRules
 
 
@@ -25,11 +26,19 @@ def nearest_items(
     Returns:
         (Q, K) rows of the items, -1 at the end where the rules leave a query fewer; their similarities, -inf there; and
         whether each is right, False there. K is `k`, or the number of items less 1.
+
+    Raises:
+        DataError: one item is searched.
     """
     gallery_ids, gallery_labels = (None, None) if gallery is None else (gallery.ids, gallery.labels)
+    count = len(gallery_ids or queries.ids)
+    if count < 2:
+        raise DataError(
+            "one item is searched, in which no query has a nearest other one", fix="Give at least two images"
+        )
     nearest = nearest_neighbours(
         torch.as_tensor(queries.values),
-        min(k, len(gallery_ids or queries.ids) - 1),
+        min(k, count - 1),
         None if gallery is None else torch.as_tensor(gallery.values),
         similarity=similarity,  # type: ignore[arg-type] # text from a file, checked there
         ids=queries.ids,

@@ -6,6 +6,7 @@ import pytest
 from layerprobe.measure import nearest as module
 from layerprobe.measure.analysis import Features
 from layerprobe.measure.nearest import nearest_items
+from layerprobe.system.errors import DataError
 from layerprobe.values.retrieval import SearchRules
 
 
@@ -30,6 +31,13 @@ def test_queries_are_searched_for_in_a_gallery() -> None:
     queries = on_circle([1, 80], [0, 0], prefix="q")
     rows, _, right = nearest_items(queries, SPLIT, "cosine", 1, None)
     assert (rows.tolist(), right.tolist()) == ([[0], [3]], [[True], [False]])
+
+
+def test_a_single_searched_item_is_refused_with_what_is_needed() -> None:
+    one = on_circle([0], [0])
+    for queries, gallery in ((one, None), (on_circle([1, 80], [0, 0], prefix="q"), one)):
+        with pytest.raises(DataError, match="one item is searched.*Give at least two images"):
+            nearest_items(queries, gallery, "cosine", 1, None)
 
 
 def test_a_query_that_the_rules_leave_nothing_has_no_neighbour_and_none_is_right() -> None:

@@ -132,6 +132,12 @@ def test_no_text_overlaps_another(view: OverTrainings, overlaps: Callable[[Figur
     assert overlaps(draw(view, data={"r0": facts(100)})) == []
 
 
+@pytest.mark.parametrize("level", [0.1, 0.45, 0.6])
+def test_no_label_lies_on_a_line(level: float, covers: Callable[[Figure], list[tuple[str, str]]]) -> None:
+    for view in (view_of(4, 64), view_of(*range(1, 40)), view_of(64, names=tuple("abcdefghijkl"))):
+        assert covers(draw(view, data={"r0": facts(100, chance=level)})) == []
+
+
 def test_a_figure_with_short_names_is_as_narrow_as_a_column() -> None:
     assert draw(view_of(4, 64)).get_size_inches()[0] <= 4.6
 
