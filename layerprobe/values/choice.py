@@ -126,7 +126,7 @@ class Embedding:
     Args:
         test: its score on test.
         alike: the score on test of the embedding at the preferred epoch and post-processing; None if that is `test`, or
-            is not measured.
+            is not measured, and where the folds choose several candidates.
         gain: of the preferred candidate over `alike`: the part of the gain that is the layer's; None likewise.
         cost: None if unknown.
         whole_gallery: its score in the gallery of all test classes, where all scores on test are within folds of these;
@@ -181,7 +181,7 @@ class Choice:
         run: the run's name; the experiment's of several trainings; empty for features without a run.
         selected: `preferred`, but the embedding where the advice is to keep it or inconclusive; where either will do,
             the one of fewer bytes.
-        preferred: the candidate that the rule prefers.
+        preferred: the candidate that the rule prefers; with fewer than 10 classes the embedding, where it can be kept.
         chosen: the score of the selected layer on the classes that are chosen on.
         test: the same on test classes; if cross-fitted, each fold by the choice on the other folds, so that it is of
             the procedure. None without test classes.
@@ -339,6 +339,8 @@ def advice_text(choice: Choice) -> str:
     if embedding is None or gain is None:
         return f"Selected: {new}. Switch? Inconclusive: {_why_unknown(choice)}."
     old = _spoken(embedding.layer, choice.preferred)
+    if choice.max_loss is None and choice.preferred == embedding.layer:
+        return f"Switch? Inconclusive, so keep {old}: {_too_few(choice)}."
     if choice.preferred == embedding.layer:
         return f"Switch? No: {old}, the current embedding, is the preferred candidate."
     folded = " in fifths of the classes" * choice.within_folds
@@ -365,9 +367,7 @@ def advice_text(choice: Choice) -> str:
         size = f"{choice.selected.bytes_per_image:,} bytes an image"
         return f"Switch? Either will do: from {old} to {new} is {points}. Selected: {selected_name}, {size}."
     why_unclear = ""
-    if choice.max_loss is None:
-        why_unclear = f" {_units(choice)} are too few to choose on."
-    elif not choice.gain_elsewhere and (choice.gain_classes or 0) >= 2 * FEWEST_UNITS:
+    if not choice.gain_elsewhere and (choice.gain_classes or 0) >= 2 * FEWEST_UNITS:
         why_unclear = f" The halves of the test {choice.units} contradict each other."
     sure = "" if gain.low is None else " (95 %)"
     return f"Switch? Inconclusive, so keep {old}: {new} is {points}{sure}.{why_unclear}"
@@ -381,7 +381,9 @@ def verdict_text(choice: Choice) -> str:
         role = f"The {title} is {_spoken(choice.preferred)}. "
     name = choice.preferred.layer
     if choice.max_loss is None:
-        return f"{role}Which layer exactly? Inconclusive: {_units(choice)} are too few. {name} has the best mean only."
+        if choice.embedding is not None and choice.preferred == choice.embedding.layer:
+            return ""
+        return f"{role}Which layer exactly? Inconclusive: {_too_few(choice)}. {name} has the best mean only."
     if choice.candidates == 1:
         return f"{role}Which layer exactly? {name} is the only candidate."
     layer, post = choice.layer, choice.post_processing
@@ -447,9 +449,12 @@ def _measured(choice: Choice) -> str:
     return f"95 %; each half of {choice.test_classes:,} test {choice.units} by the decision of the other"
 
 
-def _units(choice: Choice) -> str:
-    """`8 classes`, or `8 clusters`."""
-    return _count(choice.classes, "class" if choice.units == "classes" else "cluster", choice.units)
+def _too_few(choice: Choice) -> str:
+    """`8 selection classes are too few to tell candidates apart; 10 are needed`."""
+    split = chosen_on_text(choice.chosen.split).removesuffix(" classes")
+    units = choice.units if choice.classes != 1 else "class" if choice.units == "classes" else "cluster"
+    verb = "is" if choice.classes == 1 else "are"
+    return f"{choice.classes:,} {split} {units} {verb} too few to tell candidates apart; {FEWEST_UNITS} are needed"
 
 
 def _certainty(certainty: Certainty, other: str, within: float) -> str:

@@ -104,9 +104,9 @@ def test_every_advice_has_its_sentence() -> None:
         "Switch? Either will do: from fc6 to c1 is +0.2 points of R@1 [-0.4, 0.8]. Selected: c1, 400 bytes an image."
     )
     assert advice_text(KEPT) == ("Switch? Inconclusive, so keep fc6: c1 is +10.0 points of R@1 [-2.0, 22.0] (95 %).")
-    few = text("inconclusive", Gain(0.1, None, None), max_loss=None, classes=8, selected=FC)
-    assert few.endswith(
-        "c1 is +10.0 points of R@1, too few classes for an interval. 8 classes are too few to choose on."
+    few = text("inconclusive", Gain(0.0, None, None), max_loss=None, classes=8, selected=FC, preferred=FC)
+    assert few == (
+        "Switch? Inconclusive, so keep fc6: 8 validation classes are too few to tell candidates apart; 10 are needed."
     )
     assert text("inconclusive", small, embedding=None) == (
         "Selected: c1. Switch? Inconclusive: the embedding is not known, or not ranked on test."
@@ -191,7 +191,11 @@ def test_numbers_of_classes_have_one_digit(needed: int, classes: int, shown: int
 
 def test_few_classes_give_no_figures() -> None:
     few = replace(CHOICE, verdict="inconclusive", max_loss=None, expected_loss=None, classes=8)
-    assert verdict_text(few) == "Which layer exactly? Inconclusive: 8 classes are too few. c1 has the best mean only."
+    assert verdict_text(few) == (
+        "Which layer exactly? Inconclusive: 8 validation classes are too few to tell candidates apart; 10 are needed. c1"
+        " has the best mean only."
+    )
+    assert verdict_text(replace(few, selected=FC, preferred=FC)) == ""
     assert certainty_text(few) == "How sure: 14 candidates, compared on 8 validation classes."
     assert not any("resamples" in line for line in choice_lines(few, full=True))
 

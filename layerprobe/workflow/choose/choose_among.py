@@ -251,6 +251,8 @@ def choose_among(candidates: Candidates, notes: Sequence[str] = (), *, within: f
     layer, post_processing = _judge_layer(eligible, index, judge_by)
     expected_loss, shares = resample_choice(selection, costs, raw, seed=seed)
     preferred = eligible.competing[index]
+    kept = _kept_embedding(candidates, preferred.run) if judged.max_loss is None else None
+    preferred = kept or preferred
     choice = Choice(
         run=preferred.run,
         selected=preferred.layer,
@@ -281,8 +283,18 @@ def choose_among(candidates: Candidates, notes: Sequence[str] = (), *, within: f
         details=tuple(skipped),
         cut=preferred.cut,
     )
-    choice = _score_on_test(choice, candidates, eligible, index, seed)
+    scored = replace(eligible, folds=None) if kept else eligible  # an embedding that is kept is no choice of the folds
+    choice = _score_on_test(choice, candidates, scored, preferred, seed)
     return replace(choice, labels=_gain_by_labels(eligible, index, seed)) if preferred.needs_labels else choice
+
+
+def _kept_embedding(candidates: Candidates, run: str) -> Candidate | None:
+    """The embedding of a run, which is kept where too few classes tell candidates apart; None where it cannot be."""
+    embedding = candidates.embeddings.get(run)
+    if embedding is None or embedding.test is None:
+        return None
+    is_over = candidates.budget is not None and embedding.layer.bytes_per_image > candidates.budget
+    return None if is_over else embedding
 
 
 def _gain_by_labels(eligible: Candidates, index: int, seed: int) -> LabelGain | None:
@@ -304,14 +316,15 @@ def _gain_by_labels(eligible: Candidates, index: int, seed: int) -> LabelGain | 
     return replace(label_gain, gain=gain, permuted=of_permuted)
 
 
-def _score_on_test(choice: Choice, candidates: Candidates, eligible: Candidates, index: int, seed: int) -> Choice:
+def _score_on_test(
+    choice: Choice, candidates: Candidates, eligible: Candidates, preferred: Candidate, seed: int
+) -> Choice:
     """The choice with scores on test, and what is selected by the advice on the embedding; itself without test classes.
 
     Args:
-        index: of the preferred candidate among the eligible ones. If cross-fitted, each fold is scored by the choice on
-            the others.
+        preferred: if cross-fitted, each fold is scored by the choice on the others.
     """
-    preferred, on_test = eligible.competing[index], eligible.test
+    on_test = eligible.test
     values, crossed = preferred.test, tuple[str, ...]()
     if on_test is None or values is None:
         return choice
@@ -446,10 +459,10 @@ def _compare_with_embedding(
     if embedding is None or embedding.test is None:
         return choice
     advised = advise(values.minus(embedding.test), within=choice.within / 100, seed=seed)
-    if preferred.layer == embedding.layer:
-        advised = replace(advised, advice="keep")
-    elif choice.max_loss is None:  # too few classes to choose on
+    if choice.max_loss is None:  # too few classes to choose on
         advised = replace(advised, advice="inconclusive")
+    elif preferred.layer == embedding.layer:
+        advised = replace(advised, advice="keep")
     compared = Embedding(
         embedding.layer, candidates.score(embedding, "test", embedding.test), cost=embedding.image_cost
     )
@@ -457,7 +470,9 @@ def _compare_with_embedding(
         score = candidates.score(embedding, "test", embedding.whole_gallery, whole_gallery=True)
         compared = replace(compared, whole_gallery=score)
     counterpart = _find_counterpart(candidates, preferred, embedding)
-    if counterpart is not None and counterpart.test is not None:
+    # Values of several candidates, chosen by the folds, are not compared with those of one.
+    is_of_one = preferred.test is not None and np.array_equal(values.sums, preferred.test.sums, equal_nan=True)
+    if counterpart is not None and counterpart.test is not None and is_of_one:
         (gain,) = gains(values.minus(counterpart.test), seed=seed)
         compared = replace(compared, alike=candidates.score(counterpart, "test", counterpart.test), gain=gain)
     return replace(

@@ -61,9 +61,10 @@ class FindingInputs:
     @property
     def name(self) -> str:
         """The layer before the embedding in a sentence."""
-        description = (
-            "the layer before the embedding" if self.layers.adjacent else "the last layer probed before the embedding"
+        probed = (
+            "layer probed before the embedding" if not self.same else "layer probed that differs from the embedding"
         )
+        description = "the layer before the embedding" if self.layers.adjacent else f"the last {probed}"
         return f"{self.test.name(self.layers.before)}, {description},"
 
 

@@ -235,7 +235,7 @@ def export_lines(written: Written) -> list[str]:
         else:
             text = (
                 f"largest difference {checked.difference:.1e}, cosine at least 1 - {1 - checked.cosine:.1e},"
-                f" {checked.compared} nearest neighbours the same"
+                f" {checked.compared} of {checked.compared} nearest neighbours the same"
             )
         lines.append(f"    {name}: {text}")
     return lines

@@ -85,7 +85,7 @@ def describe_choice(
             value += " [{:.1f}, {:.1f}]".format(*best.interval.percent)
         likewise = " (likewise in fifths)" * choice.within_folds
         notes = (f"Best on test, chosen by looking: {spoken_name(best.ranked)}, {value}{likewise}", *notes)
-    sure = (verdict_text(choice), certainty_text(choice))
+    sure = tuple(filter(None, (verdict_text(choice), certainty_text(choice))))
     card = ShownChoice(
         advice_text(choice), head, tuple(rows), names, sure, choice_figures(choice), next_of(choice), notes
     )

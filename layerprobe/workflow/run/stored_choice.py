@@ -24,7 +24,7 @@ from layerprobe.workflow.run.runs import Run, named_run
 from layerprobe.workflow.run.seen import weights_text
 
 # Raised with every change of what is chosen from the same values, and of the fields of a `Choice`.
-RULE = 5
+RULE = 6
 
 
 @dataclass(frozen=True)

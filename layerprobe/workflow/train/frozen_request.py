@@ -19,7 +19,7 @@ from layerprobe.registry import MODEL_NAMES, SOURCES
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.files import require_file, require_writable
 from layerprobe.system.launch import Launch
-from layerprobe.system.naming import name_model
+from layerprobe.system.naming import PYTHON, name_model
 from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import SECTIONS, Data, Problem
 from layerprobe.workflow.run.from_recipe import load_dataset, source_of
@@ -78,6 +78,8 @@ class FrozenRequest:
             names = ", ".join(MODEL_NAMES)
             raise RecipeError(f"--model {self.model}: not a source and a model", fix=f"Write it like {names}")
         if f"{source}:" not in SOURCES:
+            if source.endswith(".py") and name:
+                raise RecipeError(f"--model {self.model}: the prefix is missing", fix=f"Give {PYTHON}{self.model}")
             raise UnknownNameError("source in --model", source, [name.removesuffix(":") for name in SOURCES])
         for text in self.settings:
             if not text.strip().startswith("data."):

@@ -226,16 +226,41 @@ def test_the_expected_loss_is_in_points_of_what_resamples_choose() -> None:
     assert choice.expected_loss == pytest.approx(choice.shares.get("fc6", 0.0))
 
 
-def test_with_fewer_than_ten_classes_the_best_mean_is_open_without_figures() -> None:
+def test_fewer_than_ten_classes_name_no_candidate_and_keep_the_embedding() -> None:
     test = cells_of([0.9, 0.5], seed=1)
     baseline = test[[1]]
     choice = chosen([EARLY, LATE], cells_of([0.9, 0.5], units=9), test, baseline=baseline)
-    assert (choice.preferred.layer, choice.verdict, choice.advice) == ("pool5.1", "inconclusive", "inconclusive")
+    assert (choice.preferred.layer, choice.verdict, choice.advice) == ("fc6", "inconclusive", "inconclusive")
+    assert choice.selected == choice.preferred
     assert (choice.layer.verdict, choice.layer.max_loss) == ("inconclusive", None)
     assert (choice.max_loss, choice.expected_loss, choice.classes_needed) == (None, None, None)
     assert choice.chosen.low is None
-    assert choice.gain is not None
-    assert choice.gain.difference == pytest.approx(0.4)
+    assert choice.test is not None
+    assert choice.test.value == pytest.approx(0.5)
+
+
+def test_the_number_of_classes_counts_before_the_best_mean_is_the_embedding() -> None:
+    test = cells_of([0.5, 0.9], units=9, seed=1)
+    baseline = test[[1]]
+    for folds in (None, np.arange(9) % 3):
+        split = "validation" if folds is None else "test"
+        choice = chosen([EARLY, LATE], test, test, split=split, baseline=baseline, folds=folds)
+        assert (choice.preferred.layer, choice.advice) == ("fc6", "inconclusive")
+        assert not any("folds" in note for note in choice.notes)
+
+
+def test_values_of_several_folds_choices_are_not_compared_with_one_layer() -> None:
+    early = candidate("pool5.1", 16, 1, "l2+whiten:16:0.5+l2")
+    means = np.array([np.repeat([0.9, 0.2], 10), np.full(20, 0.1), np.repeat([0.1, 0.8], 10)])
+    cells, folds = UnitSums(20 * means, np.full(means.shape, 20.0)), np.repeat([0, 1], 10)
+    unlike = chosen([early, LATE, WHITE], cells, split="test", folds=folds, baseline=cells[[1]])
+    assert unlike.embedding is not None
+    assert unlike.embedding.gain is None
+    same = UnitSums(20 * np.full((3, 20), 0.1) + 8 * np.array([[1], [0], [0.5]]), np.full(means.shape, 20.0))
+    alike = chosen([early, LATE, WHITE], same, split="test", folds=folds, baseline=same[[1]])
+    assert alike.embedding is not None
+    assert alike.embedding.gain is not None
+    assert alike.embedding.gain.difference == pytest.approx(0.2)
 
 
 def compared(preferred: float, embedding: float, *, dim: int = 64, units: int = 40, sd: float = 0.004) -> Choice:

@@ -77,6 +77,12 @@ def test_a_layer_that_may_not_be_the_last_but_one_is_not_called_so(tmp_path: Pat
     assert "pool5@max, the last layer probed before the embedding," in text
 
 
+def test_a_layer_that_equals_the_embedding_is_not_passed_over_unsaid(tmp_path: Path) -> None:
+    found = inputs_of(run_of(tmp_path))
+    same = replace(found, layers=replace(found.layers, adjacent=False), same=frozenset({LayerKey("head", "none")}))
+    assert same.name == "pool5@max, the last layer probed that differs from the embedding,"
+
+
 def test_too_few_classes_for_an_interval_are_told(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     labels = np.repeat(np.arange(3), 2)

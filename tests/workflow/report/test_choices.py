@@ -97,12 +97,13 @@ def test_a_choice_that_is_not_stored_names_the_command_that_stores_it(tmp_path: 
     assert shown.command == run.command("choose")
 
 
-def test_a_candidate_is_not_called_selected(tmp_path: Path) -> None:
+def test_where_classes_are_too_few_no_candidate_stands_beside_the_embedding(tmp_path: Path) -> None:
     few = [good[:20] for good in (GOOD, POOR)]  # five classes: too few to choose on
     layers = {split: {C1: few[0], FC6: few[1]} for split in ("validation", "test")}
     run = write_run(tmp_path, "a", layers, network=NETWORK)
     (shown,) = choices([run]).shown
-    assert dict(shown.figures)["layer, current \u2192 candidate"] == "fc6 \u2192 c1"
+    assert dict(shown.figures)["layer"] == "fc6"
+    assert all(shown.sure)
 
 
 def test_the_current_embedding_that_is_kept_has_one_column(tmp_path: Path) -> None:

@@ -749,3 +749,8 @@ def test_a_file_that_lacks_more_than_the_last_layers_is_of_another_network(
     with pytest.raises(DataError, match=f"weights of another network than .*{message}"):
         frozen_run(asked(str(tmp_path / "their.pt")), Silent())
     assert not list((tmp_path / "cache").glob("*/run.json"))
+
+
+def test_a_python_file_without_its_prefix_is_told_the_prefix() -> None:
+    with pytest.raises(RecipeError, match=r"the prefix is missing. Give python:mine\.py:build\.$"):
+        FrozenRequest("mine.py:build", data="glyphs").require_ready()
