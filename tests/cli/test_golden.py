@@ -28,7 +28,7 @@ MASKS = {
     r"loss \d+\.\d+, \d+ images/s": "loss LOSS, N images/s",
     r"\([\d,]+ bytes\)": "(N bytes)",
     r"\d\.\de[+-]\d\d": "X",
-    r"\d+ nearest neighbours": "N nearest neighbours",
+    r"\d+ of \d+ nearest neighbours": "N of N nearest neighbours",
 }
 # Its weights are small binary fractions. The last layer throws two of three colours away, so that it is worse.
 MODEL = """

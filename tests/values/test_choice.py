@@ -192,8 +192,8 @@ def test_numbers_of_classes_have_one_digit(needed: int, classes: int, shown: int
 def test_few_classes_give_no_figures() -> None:
     few = replace(CHOICE, verdict="inconclusive", max_loss=None, expected_loss=None, classes=8)
     assert verdict_text(few) == (
-        "Which layer exactly? Inconclusive: 8 validation classes are too few to tell candidates apart; 10 are needed. c1"
-        " has the best mean only."
+        "Which layer exactly? Inconclusive: 8 validation classes are too few to tell candidates apart; 10 are needed."
+        " c1 has the best mean only."
     )
     assert verdict_text(replace(few, selected=FC, preferred=FC)) == ""
     assert certainty_text(few) == "How sure: 14 candidates, compared on 8 validation classes."

@@ -751,6 +751,6 @@ def test_a_file_that_lacks_more_than_the_last_layers_is_of_another_network(
     assert not list((tmp_path / "cache").glob("*/run.json"))
 
 
-def test_a_python_file_without_its_prefix_is_told_the_prefix() -> None:
+def test_a_python_file_without_its_prefix_is_told_the_prefix(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"the prefix is missing. Give python:mine\.py:build\.$"):
-        FrozenRequest("mine.py:build", data="glyphs").require_ready()
+        FrozenRequest("mine.py:build", "glyphs", tmp_path).require_ready()
