@@ -124,8 +124,8 @@ def _compare_neighbours(name: str, features: Array, expected: Array, similarity:
         return 0
     similar = _similarities(expected, similarity)
     nearest = similar.max(1)
-    found = similar[np.arange(len(similar)), _similarities(features, similarity).argmax(1)]
-    other = nearest - found > TOLERANCE * max(1.0, float(np.abs(nearest).max()))
+    reached = similar[np.arange(len(similar)), _similarities(features, similarity).argmax(1)]
+    other = nearest - reached > TOLERANCE * max(1.0, float(np.abs(nearest).max()))
     if wrong := int(other.sum()):
         raise NumericError(f"{name} gives other nearest neighbours for {wrong} of {len(expected)} images")
     return len(expected)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,6 +24,7 @@ from layerprobe.values.layers import RankedLayer, matching_layers, network_order
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import is_recall, recall_of, shared_notes
+from layerprobe.workflow.choose.choose_among import list_names
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.chains import FITTED_ON
 from layerprobe.workflow.run.experiments import experiments_of
@@ -222,6 +223,18 @@ def _list_ranked_epochs(run: Run, record: RunRecord, splits: Sequence[str]) -> l
     return common
 
 
+def skipped_notes(skipped: Iterable[tuple[str, str]]) -> list[str]:
+    """A note for each reason, with the candidates that are skipped for it.
+
+    Args:
+        skipped: name, reason.
+    """
+    names_by_reason = defaultdict[str, list[str]](list)
+    for name, reason in dict.fromkeys(skipped):
+        names_by_reason[reason].append(name)
+    return [f"skipped: {list_names(names)}: {reason}" for reason, names in names_by_reason.items()]
+
+
 def _read_values(
     run: Run, split: str, epochs: Sequence[int], request: ChooseRequest, *, chosen_on: bool
 ) -> StoredValues:
@@ -234,6 +247,7 @@ def _read_values(
     ranked_splits = [require_any_right_item(open_ranked_split(run, epoch, split)) for epoch in epochs]
     last_split, query_values, identities, notes = ranked_splits[-1], {}, {}, []
     lacking: list[CandidateKey] = []
+    skipped: list[tuple[str, str]] = []
     for ranked_split in ranked_splits:
         stored, epoch = ranked_split.stored, ranked_split.epoch
         if stored.ids != last_split.stored.ids or not np.array_equal(stored.labels, last_split.stored.labels):
@@ -245,16 +259,17 @@ def _read_values(
         for ranked, ranks in scored.items():
             key, name = (epoch, ranked), f"{run.name}#{epoch}:{ranked_split.name(ranked)}"
             if ranks.open([1]).any():
-                notes.append(f"skipped: {name}: its ranks are not exact for K = 1")
+                skipped.append((name, "its ranks are not exact for K = 1"))
             elif chosen_on and _has_collapsed(ranks):
-                notes.append(f"skipped: {name}: collapsed to one vector")
+                skipped.append((name, "collapsed to one vector"))
             elif (values := _values_of(ranked_split, ranked, request.metric, chance)) is None:
                 lacking.append(key)
             else:
                 query_values[key], identities[key] = values, _hash_ranks(ranks)
         for ranked, reason in stored.invalid.items():
             if (epoch, ranked) in score_notes:
-                notes.append(f"skipped: {run.name}#{epoch}:{ranked_split.name(ranked)}: {reason}")
+                skipped.append((f"{run.name}#{epoch}:{ranked_split.name(ranked)}", reason))
+    notes += skipped_notes(skipped)
     if lacking:
         fix = _build_probe_fix(ranked_splits[-1], lacking, request.metric)
         if not query_values:

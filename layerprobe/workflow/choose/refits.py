@@ -19,7 +19,7 @@ from layerprobe.post_processing.supervised import LEARNED_DIMENSIONS, learned_wh
 from layerprobe.statistics.choice import folds_of_queries
 from layerprobe.statistics.units import UnitSums, mean_of, stack_means, unit_sums
 from layerprobe.system.computing import OfEach, in_threads
-from layerprobe.system.errors import DataError, NumericError
+from layerprobe.system.errors import DataError, LayerprobeError, NumericError
 from layerprobe.system.progress import Listener, stoppable
 from layerprobe.values.layers import NO_POST_PROCESSING, RankedLayer
 from layerprobe.values.retrieval import SearchRules
@@ -29,6 +29,7 @@ from layerprobe.workflow.choose.candidates import (
     StoredValues,
     mean_over_trainings,
     shared_keys,
+    skipped_notes,
     whole_units,
 )
 from layerprobe.workflow.choose.choose_among import Candidate
@@ -144,15 +145,19 @@ class Refits:
         if not any(_is_fitted(key) for name in experiments for key in [*keys[name], *added[name]]):
             return experiments, False, []
         steps = sum((len(keys[name]) + len(added[name])) * len(runs) for name, runs in experiments.items())
-        notes, rules, folded = list[str](), dict[str, SearchRules | None](), dict[str, list[CandidateRun]]()
+        skipped, rules, folded = (
+            list[tuple[str, str]](),
+            dict[str, SearchRules | None](),
+            dict[str, list[CandidateRun]](),
+        )
         with stoppable() as stop, self.listener.task("searching within folds", steps, "layers") as task:
 
-            def search(candidate_run: CandidateRun, key: CandidateKey) -> QueryValues | str:
+            def search(candidate_run: CandidateRun, key: CandidateKey) -> QueryValues | tuple[str, str]:
                 stop.raise_if_asked("ranking stopped; nothing was changed")
                 try:
                     return self._search_folds(candidate_run, key, rules)
                 except (DataError, NotApplicableError, NumericError) as error:
-                    return f"skipped: {candidate_run.run.name}#{key[0]}:{key[1]}: {error.message}"
+                    return f"{candidate_run.run.name}#{key[0]}:{key[1]}", _reason(error, key[1].post_processing)
                 finally:
                     task.advance()
 
@@ -163,19 +168,19 @@ class Refits:
                     with_embeddings = list(dict.fromkeys([*searched, *_list_embeddings(candidate_run)]))
                     with _of_each_candidate(candidate_run.run) as of_each:
                         results = list(of_each(partial(search, candidate_run), with_embeddings))
-                    notes += [reason for reason in results if isinstance(reason, str)]
+                    skipped += [result for result in results if isinstance(result, tuple)]
                     by_key = zip(with_embeddings, results, strict=True)
-                    values_by_run.append({key: x for key, x in by_key if not isinstance(x, str)})
+                    values_by_run.append({key: x for key, x in by_key if not isinstance(x, tuple)})
                 lost = {key for key in searched if any(key not in values for values in values_by_run)}
                 if not all(map(_is_fitted, lost)):
                     # Others than fitted ones cannot be searched within folds: all keep their stored values.
                     unfitted = {name: _drop_fitted(runs) for name, runs in experiments.items()}
-                    return unfitted, False, list(dict.fromkeys(notes))
+                    return unfitted, False, skipped_notes(skipped)
                 folded[name] = [
                     self._replace_values(candidate_run, values, lost, added[name])
                     for candidate_run, values in zip(trainings, values_by_run, strict=True)
                 ]
-        return folded, True, list(dict.fromkeys(notes))
+        return folded, True, skipped_notes(skipped)
 
     def _search_folds(
         self, candidate_run: CandidateRun, key: CandidateKey, rules: dict[str, SearchRules | None]
@@ -307,6 +312,12 @@ def _first_of(
 ) -> Mapping[CandidateKey, QueryValues]:
     """The values, and those that only the others have, which may be computed when they are read."""
     return ChainMap(dict(values), others)  # type: ignore[arg-type] # it is never written
+
+
+def _reason(error: LayerprobeError, post_processing: str) -> str:
+    """The message without the step of the post-processing that it begins with: the name of the candidate has it."""
+    step = next((step for step in post_processing.split("+") if error.message.startswith(f"{step}: ")), None)
+    return error.message if step is None else error.message.removeprefix(f"{step}: ")
 
 
 def _list_embeddings(candidate_run: CandidateRun) -> list[CandidateKey]:

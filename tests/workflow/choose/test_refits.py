@@ -82,7 +82,16 @@ def test_where_features_are_gone_a_fitted_post_processing_is_left_out(tmp_path: 
     found = choose_runs([run], ChooseRequest("0", device="cpu"), Silent())
     assert found.selected.post_processing == "none"
     assert WITHIN_FOLDS not in found.notes
-    assert any(note.startswith(f"skipped: a#0:c1@max/{CHAIN}: ") for note in found.notes)
+    (note,) = [note for note in found.notes if note.startswith("skipped: ")]
+    assert f"a#0:c1@max/{CHAIN}" in note
+
+
+def test_candidates_that_are_skipped_for_one_reason_have_one_note(tmp_path: Path) -> None:
+    run = write(tmp_path, "test", layers=(C1,))
+    wide = [RankedLayer(C1.layer, chain, "cosine") for chain in ("pca:90+l2", "l2+whiten:90:0.5+l2")]
+    choice = choose_runs([run], ChooseRequest(device="cpu"), Silent(), further=[WHITE, *wide])
+    (note,) = [note for note in choice.notes if note.startswith("skipped: ")]
+    assert note.startswith("skipped: a#0:c1@max/pca:90+l2, a#0:c1@max/l2+whiten:90:0.5+l2: ")
 
 
 def test_cross_fitting_searches_raw_and_fitted_candidates_within_the_same_folds(tmp_path: Path) -> None:

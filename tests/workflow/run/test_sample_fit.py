@@ -130,7 +130,7 @@ def test_maps_to_be_fitted_within_folds_of_the_selection_classes_need_raw_featur
 ) -> None:
     run = train(request_for("train.epochs=0"), Silent())  # untrained, so that its train classes are chosen on
     probe(run, REQUEST, Silent())
-    message = r"no layer can be chosen: skipped: .* no such feature file; and 1 more. Run layerprobe probe tiny"
+    message = r"no layer can be chosen: skipped: .*, .* no such feature file. Run layerprobe probe tiny"
     with pytest.raises(DataError, match=message):
         choose_runs([run], ChooseRequest(device="cpu"), Silent())
 
