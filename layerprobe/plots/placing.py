@@ -20,7 +20,7 @@ _CLEAR = 1.5  # how much nearer a label should be to its own point than to other
 _STEP = 2.5  # between the places on a path that are looked at
 _MOST_SAMPLES = 10_000  # with more of them, as thousands of paths have, one in each square is looked at
 # How bad a place is, in points of distance.
-_OVERLAP, _STRUCK, _CROSSING, _MARK, _PASSING, _MISLED, _DOUBT, _PATH = 1e4, 200.0, 50.0, 60.0, 25.0, 13.0, 6.0, 2.0
+_OVERLAP, _STRUCK, _CROSSING, _MARK, _PASSING, _MISLED, _DOUBT, _PATH, _COVERED = 1e4, 200.0, 50.0, 60.0, 25.0, 13.0, 6.0, 2.0, 60.0
 _ROOM = 11.0  # an optional label is written where its place is no worse than this
 _ROUNDS = 5
 _TRIES = 40  # labels placed in all orders that are tried, about
@@ -164,7 +164,8 @@ def _cost_alone(boxes: FloatArray, i: int, points: FloatArray, obstacles: Obstac
     cost += _OVERLAP * _overlaps(boxes, obstacles.boxes).sum(1)
     cost += _MARK * _contains(boxes, marks).sum(1)
     cost += _PASSING * _passes_marker(point, np.clip(point, boxes[:, :2], boxes[:, 2:]), marks)
-    cost += _PATH * _contains(boxes, samples.points).sum(1)
+    on_path = _contains(boxes, samples.points)
+    cost += _COVERED * on_path.any(1) + _PATH * on_path.sum(1)
     for rivals, doubt in ((other_points, _MISLED), (foreign, _DOUBT)):
         cost += doubt * (_distance_to_nearest(boxes, rivals) < distance + _CLEAR)
     return cost

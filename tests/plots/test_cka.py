@@ -150,8 +150,9 @@ def test_a_matrix_without_any_value_is_drawn() -> None:
 
 
 @pytest.mark.parametrize(("layers", "epochs"), [(1, 1), (1, 200), (14, 2), (60, 1), (60, 200)])
-def test_no_text_covers_another(layers: int, epochs: int, overlaps: Overlaps) -> None:
-    assert overlaps(draw(pair(layers, epochs))) == []
+def test_no_text_covers_another(layers: int, epochs: int, overlaps: Overlaps, covers: Overlaps) -> None:
+    figure = draw(pair(layers, epochs))
+    assert (overlaps(figure), covers(figure)) == ([], [])
 
 
 def test_long_names_of_two_runs_do_not_meet(overlaps: Overlaps) -> None:

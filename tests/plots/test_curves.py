@@ -127,10 +127,13 @@ def test_runs_of_more_layers_have_a_panel_each_with_the_same_axes(make_scores: M
 
 @pytest.mark.parametrize("near", [False, True])
 @pytest.mark.parametrize("layers", [1, 6, 14])
-def test_no_text_covers_another(make_scores: MakeScores, overlaps: Overlaps, layers: int, near: bool) -> None:
+def test_no_text_covers_another(
+    make_scores: MakeScores, overlaps: Overlaps, covers: Overlaps, layers: int, near: bool
+) -> None:
     scores = make_scores([f"layer{i // 4}.{i % 4}" for i in range(layers)], near=near)
     asked = [score.ranked for score in scores]
-    assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03), layers=asked)) == []
+    figure = draw(scores, data=with_chance(train=0.02, test=0.03), layers=asked)
+    assert (overlaps(figure), covers(figure)) == ([], [])
 
 
 @pytest.mark.parametrize("level", [0.02, 0.11, 0.3])
@@ -142,9 +145,12 @@ def test_no_label_lies_on_a_line(make_scores: MakeScores, covers: Overlaps, laye
 
 
 @pytest.mark.parametrize("layers", [VGG, ["pool5.3", "fc6"]])
-def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlaps: Overlaps, layers: list[str]) -> None:
+def test_no_text_covers_another_with_three_runs(
+    make_scores: MakeScores, overlaps: Overlaps, covers: Overlaps, layers: list[str]
+) -> None:
     scores = [score for run in ("netA", "netA-softmax", "netE") for score in make_scores(layers, run=run)]
-    assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03))) == []
+    figure = draw(scores, data=with_chance(train=0.02, test=0.03))
+    assert (overlaps(figure), covers(figure)) == ([], [])
 
 
 def test_names_stay_beside_their_panel(make_scores: MakeScores) -> None:

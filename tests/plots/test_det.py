@@ -65,8 +65,9 @@ def test_a_layer_without_rates_is_told_and_not_drawn() -> None:
 
 
 @pytest.mark.parametrize("layers", [1, 2, 6, 14])
-def test_no_text_covers_another(layers: int, overlaps: Overlaps) -> None:
-    assert overlaps(draw([rates(name, 1 + i / 10) for i, name in enumerate(VGG[:layers])])) == []
+def test_no_text_covers_another(layers: int, overlaps: Overlaps, covers: Overlaps) -> None:
+    figure = draw([rates(name, 1 + i / 10) for i, name in enumerate(VGG[:layers])])
+    assert (overlaps(figure), covers(figure)) == ([], [])
 
 
 def test_runs_have_panels_with_the_same_axes() -> None:

@@ -17,6 +17,8 @@ from layerprobe.values.scores import Score
 from layerprobe.values.views import PostProcessings, Selected, Sized
 from tests.scores import CLUSTERS, with_layer
 
+Overlaps = Callable[[Figure], list[tuple[str, str]]]
+
 RANDOM = "random:64x5+l2"
 
 
@@ -179,11 +181,11 @@ def test_at_many_dimensions_every_method_has_a_panel_of_the_same_scale() -> None
 
 @pytest.mark.parametrize("found", [ONE, MANY])
 def test_no_label_overlaps_another_and_one_run_is_as_narrow_as_a_column(
-    found: PostProcessings, overlaps: Callable[[Figure], list[tuple[str, str]]]
+    found: PostProcessings, overlaps: Overlaps, covers: Overlaps
 ) -> None:
     figure = draw([found])
     assert figure.get_size_inches()[0] <= 4.6
-    assert overlaps(figure) == []
+    assert (overlaps(figure), covers(figure)) == ([], [])
     near = [
         replace(
             v,
@@ -192,7 +194,8 @@ def test_no_label_overlaps_another_and_one_run_is_as_narrow_as_a_column(
         for i in range(4)
         for v in found.values
     ]
-    assert overlaps(draw([replace(found, values=tuple(near))])) == []
+    figure = draw([replace(found, values=tuple(near))])
+    assert (overlaps(figure), covers(figure)) == ([], [])
 
 
 def test_the_caption_has_the_data_and_what_the_names_stand_for() -> None:
@@ -243,11 +246,12 @@ def test_a_name_is_no_formula_in_the_table() -> None:
 
 
 def test_dimensions_whose_numbers_would_touch_are_not_all_ticks(
-    overlaps: Callable[[Figure], list[tuple[str, str]]],
+    overlaps: Overlaps,
+    covers: Overlaps,
 ) -> None:
     near = post_processings(*(sized("fc6", f"l2+pca:{dim}+l2", 0.8, dim) for dim in (7, 8, 9, 512)))
     figure = draw([near])
-    assert overlaps(figure) == []
+    assert (overlaps(figure), covers(figure)) == ([], [])
     assert figure.axes[0].get_xticks()[[0, -1]].tolist() == [7, 512]
 
 

@@ -75,11 +75,12 @@ def test_many_classes_are_not_named_and_keep_apart_by_markers() -> None:
     assert len(looks) == 21
 
 
-def test_no_text_covers_another(overlaps: Overlaps) -> None:
+def test_no_text_covers_another(overlaps: Overlaps, covers: Overlaps) -> None:
     rng = np.random.default_rng(0)
     names = tuple(f"class-{i % 10:04}" for i in range(60))
     found = replace(TRAIN, points=tuple(map(tuple, rng.normal(size=(60, 2)).tolist())), classes=names)
-    assert overlaps(draw([found, replace(found, split="test"), replace(found, run="a_run_with_a_long_name")])) == []
+    figure = draw([found, replace(found, split="test"), replace(found, run="a_run_with_a_long_name")])
+    assert (overlaps(figure), covers(figure)) == ([], [])
 
 
 def test_a_single_point_is_drawn() -> None:

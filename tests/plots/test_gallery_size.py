@@ -14,6 +14,8 @@ from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.views import Curve
 from tests.scores import TRAININGS
 
+Overlaps = Callable[[Figure], list[tuple[str, str]]]
+
 PLACES = (20.0, 100.0, 1000.0)
 OVER = "Bands: 95 % interval over classes, against this gallery"
 
@@ -46,8 +48,9 @@ def test_each_line_is_labelled_with_its_value_in_the_whole_gallery() -> None:
 
 
 @pytest.mark.parametrize("curves", [[POOL, FC], [curve(f"pool{i}", 1, 0.95, 0.9) for i in range(14)]])
-def test_no_label_overlaps_another(curves: list[Curve], overlaps: Callable[[Figure], list[tuple[str, str]]]) -> None:
-    assert overlaps(draw([*curves, *(replace(one, run="a-long-name-of-a-second-run") for one in curves)])) == []
+def test_no_label_overlaps_another(curves: list[Curve], overlaps: Overlaps, covers: Overlaps) -> None:
+    figure = draw([*curves, *(replace(one, run="a-long-name-of-a-second-run") for one in curves)])
+    assert (overlaps(figure), covers(figure)) == ([], [])
 
 
 def test_a_figure_of_one_run_is_as_narrow_as_a_column() -> None:

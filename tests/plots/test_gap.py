@@ -93,10 +93,13 @@ def test_splits_of_other_sizes_are_told(make_scores: MakeScores) -> None:
 
 
 @pytest.mark.parametrize(("layers", "epochs"), [(1, 1), (14, 31), (20, 6)])
-def test_no_text_covers_another(make_scores: MakeScores, overlaps: Overlaps, layers: int, epochs: int) -> None:
+def test_no_text_covers_another(
+    make_scores: MakeScores, overlaps: Overlaps, covers: Overlaps, layers: int, epochs: int
+) -> None:
     names = [f"layer{i // 4}.{i % 4}" for i in range(layers)]
     scores = [score for run in ("netA", "netA-softmax") for score in make_scores(names, range(epochs), run=run)]
-    assert overlaps(draw(scores)) == []
+    figure = draw(scores)
+    assert (overlaps(figure), covers(figure)) == ([], [])
 
 
 def test_the_table_has_the_gap_and_what_it_is_the_difference_of(make_scores: MakeScores) -> None:

@@ -49,11 +49,12 @@ def test_the_legend_and_the_caption_have_the_kinds_that_are_drawn() -> None:
     assert "a, fc6, epoch 3: 7 centroid, 8 boundary" in " ".join(figure.texts[-1].get_text().split())
 
 
-def test_no_text_covers_another(overlaps: Overlaps) -> None:
+def test_no_text_covers_another(overlaps: Overlaps, covers: Overlaps) -> None:
     small = [
         replace(each, places=(1e-5, 1e-2), values=(1e-4, 1e-3), low=(1e-4, 1e-3), high=(1e-4, 1e-3)) for each in ALL
     ]
-    assert overlaps(draw([*ALL, *(replace(each, run="a_run_with_a_long_name") for each in small)])) == []
+    figure = draw([*ALL, *(replace(each, run="a_run_with_a_long_name") for each in small)])
+    assert (overlaps(figure), covers(figure)) == ([], [])
     assert overlaps(draw(small)) == []
 
 

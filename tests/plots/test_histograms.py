@@ -99,9 +99,10 @@ def test_the_caption_names_data_epoch_and_the_splits_shown() -> None:
 
 
 @pytest.mark.parametrize("runs", [["netA"], ["netA-softmax-v-s0", "another-run-with-a-long-name"]])
-def test_no_text_covers_another(runs: list[str], overlaps: Overlaps) -> None:
+def test_no_text_covers_another(runs: list[str], overlaps: Overlaps, covers: Overlaps) -> None:
     names = ("pool1.1", "features.denseblock4.denselayer16.norm2", "fc6")
-    assert overlaps(draw([each for run in runs for name in names for each in layer(name, run)])) == []
+    figure = draw([each for run in runs for name in names for each in layer(name, run)])
+    assert (overlaps(figure), covers(figure)) == ([], [])
 
 
 def test_long_numbers_of_two_panels_do_not_meet(overlaps: Overlaps) -> None:

@@ -147,10 +147,13 @@ def test_validation_is_drawn_where_there_is_one(make_scores: MakeScores) -> None
 
 @pytest.mark.parametrize("near", [False, True])
 @pytest.mark.parametrize("layers", [1, 4, 14, 18])
-def test_no_text_covers_another(make_scores: MakeScores, overlaps: Overlaps, layers: int, near: bool) -> None:
+def test_no_text_covers_another(
+    make_scores: MakeScores, overlaps: Overlaps, covers: Overlaps, layers: int, near: bool
+) -> None:
     names = [f"inception{i // 4}.{i % 4}" for i in range(layers)]
     scores = make_scores(names, near=near, splits=("train", "validation", "test"))
-    assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03))) == []
+    figure = draw(scores, data=with_chance(train=0.02, test=0.03))
+    assert (overlaps(figure), covers(figure)) == ([], [])
 
 
 @pytest.mark.parametrize("level", [0.02, 0.11, 0.3])
@@ -168,9 +171,10 @@ def test_the_bold_name_of_the_best_layer_has_its_room(make_scores: MakeScores, o
     assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03))) == []
 
 
-def test_no_text_covers_another_with_four_runs(make_scores: MakeScores, overlaps: Overlaps) -> None:
+def test_no_text_covers_another_with_four_runs(make_scores: MakeScores, overlaps: Overlaps, covers: Overlaps) -> None:
     scores = [score for run in ("netA", "netA-softmax", "netE", "netR") for score in make_scores(run=run)]
-    assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03))) == []
+    figure = draw(scores, data=with_chance(train=0.02, test=0.03))
+    assert (overlaps(figure), covers(figure)) == ([], [])
 
 
 def test_each_run_is_drawn_at_its_own_last_epoch(make_scores: MakeScores) -> None:
@@ -544,7 +548,8 @@ def test_each_post_processing_has_a_panel_of_all_runs(make_scores: MakeScores) -
     assert "netE, l2, cosine: best on test" in notes_in_one_line(figure)
 
 
-def test_no_text_of_several_runs_covers_another(make_scores: MakeScores, overlaps: Overlaps) -> None:
+def test_no_text_of_several_runs_covers_another(make_scores: MakeScores, overlaps: Overlaps, covers: Overlaps) -> None:
     runs = ("netA-v-s* (3 seeds)", "netA-softmax-v-s* (2 seeds)", "netE")
     scores = [score for run in runs for score in make_scores(run=run)]
-    assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03))) == []
+    figure = draw(scores, data=with_chance(train=0.02, test=0.03))
+    assert (overlaps(figure), covers(figure)) == ([], [])

@@ -84,7 +84,7 @@ def test_a_single_image_is_drawn_without_a_share() -> None:
 
 
 @pytest.mark.parametrize("outcomes", [False, True])
-def test_no_text_covers_another(overlaps: Overlaps, outcomes: bool) -> None:
+def test_no_text_covers_another(overlaps: Overlaps, covers: Overlaps, outcomes: bool) -> None:
     rng = np.random.default_rng(0)
     images = tuple(Item(str(i), f"a-long-name-of-class-{i % 12:04}") for i in range(120))
     many = replace(
@@ -97,7 +97,8 @@ def test_no_text_covers_another(overlaps: Overlaps, outcomes: bool) -> None:
         total=12345,
         notes=("4 of 12,345 images: whole classes drawn by seed 0", "In colour: fc6 right, pool5 wrong, 100 images"),
     )
-    assert overlaps(draw([replace(many, run=f"a_run_with_a_long_name_{i}") for i in range(4)])) == []
+    figure = draw([replace(many, run=f"a_run_with_a_long_name_{i}") for i in range(4)])
+    assert (overlaps(figure), covers(figure)) == ([], [])
 
 
 def test_the_table_has_every_point() -> None:

@@ -81,9 +81,10 @@ def test_what_every_score_says_is_in_the_caption() -> None:
     assert draw(scores, how="What it is.").texts[-1].get_text().splitlines() == ["What it is.", "x", "a: y"]
 
 
-def test_no_text_covers_another(overlaps: Overlaps) -> None:
+def test_no_text_covers_another(overlaps: Overlaps, covers: Overlaps) -> None:
     runs = [over(f"a_long_name_of_a_run_{i}", 2.0, 1.0 + i / 1000) for i in range(12)]
-    assert overlaps(draw([score for own in runs for score in own])) == []
+    figure = draw([score for own in runs for score in own])
+    assert (overlaps(figure), covers(figure)) == ([], [])
 
 
 def test_the_table_has_every_number() -> None:

@@ -116,9 +116,12 @@ def test_a_chance_level_out_of_view_is_written(make_scores: MakeScores) -> None:
 
 @pytest.mark.parametrize("near", [False, True])
 @pytest.mark.parametrize("layers", [1, 4, 14, 18])
-def test_no_text_covers_another(make_scores: MakeScores, overlaps: Overlaps, layers: int, near: bool) -> None:
+def test_no_text_covers_another(
+    make_scores: MakeScores, overlaps: Overlaps, covers: Overlaps, layers: int, near: bool
+) -> None:
     names = [f"layer{i // 4}.{i % 4}" for i in range(layers)]
-    assert overlaps(draw(make_scores(names, near=near), data=with_chance(train=0.02, test=0.03))) == []
+    figure = draw(make_scores(names, near=near), data=with_chance(train=0.02, test=0.03))
+    assert (overlaps(figure), covers(figure)) == ([], [])
 
 
 def test_no_label_lies_on_a_line(make_scores: MakeScores, covers: Overlaps) -> None:
@@ -126,10 +129,10 @@ def test_no_label_lies_on_a_line(make_scores: MakeScores, covers: Overlaps) -> N
     assert covers(draw(make_scores(), data=with_chance(train=0.05, test=0.05))) == []
 
 
-def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlaps: Overlaps) -> None:
+def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlaps: Overlaps, covers: Overlaps) -> None:
     scores = [score for run in ("netA", "netA-softmax", "netE") for score in make_scores(run=run)]
     figure = draw(scores, data=with_chance(train=0.02, test=0.03))
-    assert overlaps(figure) == []
+    assert (overlaps(figure), covers(figure)) == ([], [])
     assert [axes.get_title("left").split(":")[0] for axes in figure.axes] == ["netA", "netA-softmax", "netE"]
 
 

@@ -14,6 +14,8 @@ from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Interval
 from layerprobe.values.views import OverTrainings, Repeated, RepeatedLine
 
+Overlaps = Callable[[Figure], list[tuple[str, str]]]
+
 
 def point(place: float | str, mean: float, difference: bool = False) -> Repeated:
     """Two trainings, 0.1 (or 0.02) to both sides of their mean, with an interval of 0.2 (or 0.04)."""
@@ -128,12 +130,13 @@ def test_one_training_of_each_has_neither_dots_nor_a_word_of_intervals() -> None
         view_of(64, names=tuple("abcdefghijkl")),
     ],
 )
-def test_no_text_overlaps_another(view: OverTrainings, overlaps: Callable[[Figure], list[tuple[str, str]]]) -> None:
-    assert overlaps(draw(view, data={"r0": facts(100)})) == []
+def test_no_text_overlaps_another(view: OverTrainings, overlaps: Overlaps, covers: Overlaps) -> None:
+    figure = draw(view, data={"r0": facts(100)})
+    assert (overlaps(figure), covers(figure)) == ([], [])
 
 
 @pytest.mark.parametrize("level", [0.1, 0.45, 0.6])
-def test_no_label_lies_on_a_line(level: float, covers: Callable[[Figure], list[tuple[str, str]]]) -> None:
+def test_no_label_lies_on_a_line(level: float, covers: Overlaps) -> None:
     for view in (view_of(4, 64), view_of(*range(1, 40)), view_of(64, names=tuple("abcdefghijkl"))):
         assert covers(draw(view, data={"r0": facts(100, chance=level)})) == []
 
@@ -191,17 +194,18 @@ def test_texts_and_single_numbers_are_categories_whose_points_stand_side_by_side
 
 
 def test_ticks_are_the_values_without_those_whose_texts_would_touch(
-    overlaps: Callable[[Figure], list[tuple[str, str]]],
+    overlaps: Overlaps,
+    covers: Overlaps,
 ) -> None:
     assert drawn([0.1, 0.5, 1])[1] == ["0.1", "0.5", "1"]
     figure, texts = drawn([100, 101, 300, 512])
     assert texts == ["100", "300", "512"]
-    assert overlaps(figure) == []
+    assert (overlaps(figure), covers(figure)) == ([], [])
 
 
-def test_long_names_of_categories_are_upright(overlaps: Callable[[Figure], list[tuple[str, str]]]) -> None:
+def test_long_names_of_categories_are_upright(overlaps: Overlaps, covers: Overlaps) -> None:
     names = ["smooth_triplet", "multi_similarity", "structured_clustering"]
     figure, texts = drawn(names)
     assert texts == names
     assert {label.get_rotation() for label in figure.axes[0].get_xticklabels()} == {90}
-    assert overlaps(figure) == []
+    assert (overlaps(figure), covers(figure)) == ([], [])
