@@ -8,6 +8,7 @@ import importlib.util
 import json
 import struct
 import sys
+import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -138,7 +139,8 @@ def load_graph(path: Path) -> Callable[[Array], Array]:
     """The function of model.pt2."""
     import torch
 
-    with path.open("rb") as stream:  # torch takes no path that is not UTF-8
+    # torch takes no path that is not UTF-8, and torch 2.11 warns of its own buffers.
+    with path.open("rb") as stream, warnings.catch_warnings(action="ignore"):
         graph = torch.export.load(stream).module()
 
     def encode(images: Array) -> Array:

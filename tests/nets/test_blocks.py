@@ -135,6 +135,10 @@ class Trunk(nn.Module):
         self.head = nn.Sequential(Block(), Block())
 
 
+# torch 2.11 imports a deprecated function of its own when it compiles.
+OWN_WARNING_OF_TORCH = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
+
+
 def compile_module(module: nn.Module) -> nn.Module:
     compiled = torch.compile(module)
     assert isinstance(compiled, nn.Module)
@@ -174,6 +178,7 @@ def test_the_blocks_of_a_backbone_are_not_its_embedder() -> None:
     assert block_names(model) == ["0.stack.0", "0.stack.1"]
 
 
+@OWN_WARNING_OF_TORCH
 def test_a_compiled_model_has_its_own_names() -> None:
     model = Trunk(nn.ModuleList([Block(), Block()]))
     compiled = compile_module(model)
@@ -182,6 +187,7 @@ def test_a_compiled_model_has_its_own_names() -> None:
     assert compiled.get_submodule(names[1]) is model.get_submodule("stack.1")
 
 
+@OWN_WARNING_OF_TORCH
 def test_compiled_blocks_keep_their_names() -> None:
     model = Trunk(nn.ModuleList([compile_module(Block()), compile_module(Block())]))
     assert block_names(model) == ["stack.0", "stack.1"]

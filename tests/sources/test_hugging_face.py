@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file as load_safetensors
 from safetensors.torch import save_file as save_safetensors
 from torch import Tensor
+from torchvision.transforms.v2.functional import resize
 
 from layerprobe.nets.checkpoint_files import read_checkpoint
 from layerprobe.sources.hub import quiet
@@ -29,6 +30,15 @@ with quiet():
 HALF = (0.5, 0.5, 0.5)
 NARROW: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 Save = Callable[..., str]
+
+
+def takes_names_of_filters() -> bool:
+    """Whether torchvision, by which these processors resize, takes the name of a filter."""
+    try:
+        resize(torch.zeros(3, 4, 4), [2, 2], interpolation="bicubic")
+    except ValueError:
+        return False
+    return True
 
 
 def made(kind: str, *, image_size: int = 32, patch_size: int = 8, **options: Any) -> Any:
@@ -275,10 +285,11 @@ def test_a_model_with_code_of_its_own_is_refused_and_nothing_runs(saved: Save, t
         ),
         ("ViTImageProcessor", {"size": {"height": 32, "width": 32}, "do_rescale": False}, None),
         ("ViTImageProcessor", {"size": {"height": 32, "width": 32}, "resample": "nearest-exact"}, None),
-        (
+        pytest.param(
             "ViTImageProcessor",
             {"size": {"height": 32, "width": 32}, "resample": "bicubic"},
             OwnInput(32, None, "bicubic", HALF, HALF, "down"),
+            marks=pytest.mark.skipif(not takes_names_of_filters(), reason="this torchvision takes no names of filters"),
         ),
     ],
 )
