@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -90,10 +91,10 @@ def select_raw(scores: Sequence[Score], layers: Collection[RankedLayer] | None =
 
 def omission_notes(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[str]:
     """A note on the post-processing that `select_raw` skips, if any."""
-    post_processings = {score.ranked.post_processing for score in select_raw(scores, layers)}
-    left_out = [
-        name for name in dict.fromkeys(score.ranked.post_processing for score in scores) if name not in post_processings
-    ]
+    drawn = {score.ranked.post_processing for score in select_raw(scores, layers)}
+    ranked = dict.fromkeys(score.ranked for score in scores if score.ranked.post_processing not in drawn)
+    # The one with most layers comes first.
+    left_out = [name for name, _ in Counter(layer.post_processing for layer in ranked).most_common()]
     which = "it" if len(left_out) == 1 else f"one of {len(left_out)} kinds of post-processing"
     return [f"Raw layers; --layers '*/{left_out[0]}' shows them after {which}."] if left_out else []
 

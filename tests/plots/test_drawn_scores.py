@@ -375,6 +375,9 @@ def test_post_processed_layers_are_left_out_beside_layers_as_they_are(make_score
         "Raw layers; --layers '*/l2' shows them after one of 2 kinds of post-processing."
     ]
     assert omission_notes([l2, pca]) == omission_notes([score]) == []
+    other = with_layer(score, layer="b")
+    (note,) = omission_notes([score, other, l2, pca, with_layer(other, post_processing="pca:8")])
+    assert "'*/pca:8'" in note  # which most layers have
 
 
 def test_what_every_value_after_post_processing_says_names_it(make_scores: MakeScores) -> None:
