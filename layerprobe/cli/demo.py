@@ -35,7 +35,8 @@ def demo(*, cache: Cache = DEFAULT_CACHE, output: Output) -> None:
     trial = run_demo(cache, terminal)
     values = {"run": trial.run.name, "choice": trial.choice, "report": str(trial.report)}
     advice = f"{trial.run.name}: {advice_text(trial.choice)}"
-    terminal.result(values, advice, verdict_text(trial.choice), str(trial.report))
+    lines = (advice, verdict_text(trial.choice), str(trial.report))
+    terminal.result(values, *filter(None, lines))
     terminal.say(f"next: open the report in a browser; for the choice in detail: {trial.run.command('choose')}")
     terminal.say("with images of your own, a folder for each class; minutes on a CPU for some thousand images:")
     for words in _OWN_IMAGES:

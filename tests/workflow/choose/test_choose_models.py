@@ -79,6 +79,7 @@ def test_each_model_has_the_values_of_its_own_choice_and_one_that_fails_is_named
     assert f"{left_out.name} is left out: {left_out.reason}" in listener.heard
 
 
+@pytest.mark.usefixtures("switches")
 def test_the_multiply_adds_are_those_up_to_the_layer(images: Path, tmp_path: Path) -> None:
     table = choose_models(requests(images, tmp_path, "cache", "narrow"), ChooseRequest(layers=("1",)), Silent())
     # a product for each of 3 x 3 x 3 x 4 weights at 14 x 14 places; the linear layer after it has 20

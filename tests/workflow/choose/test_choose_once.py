@@ -242,6 +242,7 @@ def test_an_unknown_candidate_is_told_before_anything_is_measured(
     assert not list(asked.cache.rglob("*.h5"))
 
 
+@pytest.mark.usefixtures("switches")
 def test_without_training_classes_the_choice_is_cross_fitted(asked: FrozenRequest) -> None:
     whole = replace(asked, settings=("data.train_classes=0",))
     run, choice = choose_model(whole, ChooseRequest(device="cpu"), Silent())

@@ -94,7 +94,7 @@ def test_a_module_that_gives_the_output_is_the_embedding_and_never_compared_with
     assert [ranked.layer.layer for ranked in page.layers] == ["stages.1", "stages.2", "head", "output"]
     assert [page.layers[i].layer.layer for i in page.few] == ["stages.1", "output"]
     assert made.findings[-1].startswith(
-        "stages.1@avg, the last layer probed before the embedding, against the embedding"
+        "stages.1@avg, the last layer probed that differs from the embedding, against the embedding"
     )
 
 
