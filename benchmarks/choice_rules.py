@@ -11,7 +11,7 @@ The rules: the former one, the cheapest candidate at most half a point below the
 the cheapest; the present one, `pick`. Printed for each run, in points: the mean regret of each rule, its best on test
 less the chosen one; of the present rule the mean stated loss, the mean upper bound, how often it holds, how often a
 choice is conclusive (within 1 point) and how often wrongly. Last the means over the runs, with the bytes of an image.
-`docs_table` makes the table of docs/understand/selection.md of the files that `--csv` writes.
+`docs_table` makes the table of docs/results/choice.md of the files that `--csv` writes.
 """
 
 from __future__ import annotations
