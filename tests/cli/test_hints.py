@@ -128,3 +128,30 @@ def test_the_next_commands_are_run_as_printed(layerprobe: Command, words: list[s
     for hint in hints:
         code, told = layerprobe(*typed(hint))
         assert code == 0, told
+
+
+def caption(path: Path) -> str:
+    """The text of a figure, which an SVG has in its comments, on one line. A comment cannot have `--`."""
+    comments = " ".join(re.findall(r"<!--(.*?)-->", path.read_text(encoding="utf-8")))
+    return " ".join(comments.split()).replace("- -", "--")
+
+
+@pytest.mark.parametrize("kind", ["layers", "curves"])
+def test_the_layers_that_a_caption_recommends_are_drawn(layerprobe: Command, kind: str) -> None:
+    chains = ["none", "l2", *(f"l2+pca:{size}" for size in range(1, 6))]
+    words = ["probe", "try", "--layers", "c3,fc6", "--post", ",".join(chains), "--device", "cpu", "--workers", "0"]
+    assert layerprobe(*words, *CACHE)[0] == 0
+    assert layerprobe("plot", kind, "try", "--out", "x.svg", *CACHE)[0] == 0
+    (layers,) = re.findall(r"--layers '(\S+)' shows", caption(Path("x.svg")))
+    code, told = layerprobe("plot", kind, "try", "--layers", layers, "--csv", "x.csv", *CACHE)
+    assert code == 0, told
+    assert layers.partition("/")[2] in Path("x.csv").read_text(encoding="utf-8")
+
+
+def test_the_command_that_a_caption_recommends_for_the_gap_compares_galleries(layerprobe: Command) -> None:
+    assert layerprobe("probe", "try", "--layers", "c3,fc6", "--device", "cpu", "--workers", "0", *CACHE)[0] == 0
+    assert layerprobe("plot", "gap", "try", "--out", "x.svg", *CACHE)[0] == 0
+    (command,) = re.findall(r"layerprobe ([a-z]+) compares them in galleries of one size", caption(Path("x.svg")))
+    code, told = layerprobe(command, "try", *CACHE)
+    assert code == 0, told
+    assert "galler" in told
