@@ -54,14 +54,17 @@ def _block(block: str) -> str:
         return f"```python\n{block}\n```"
     if block.startswith("    "):
         return f"```text\n{inspect.cleandoc(block)}\n```"
-    return "\n".join(
-        f"- {escaped(line[2:])}"
-        if line.startswith("- ")
-        else f"  {escaped(line.strip())}"
-        if line[:1] == " "
-        else escaped(line)
-        for line in block.splitlines()
-    )
+    lines: list[str] = []
+    for line in block.splitlines():
+        # A minus sign at the start of a line of a paragraph begins no list.
+        is_item = line.startswith("- ") and (not lines or lines[-1].startswith(("- ", "  ")) or lines[-1].endswith(":"))
+        if is_item:
+            lines.append(f"- {escaped(line[2:])}")
+        elif line[:1] == " ":
+            lines.append(f"  {escaped(line.strip())}")
+        else:
+            lines.append(re.sub(r"^([-+]) ", r"\\\1 ", escaped(line)))
+    return "\n".join(lines)
 
 
 def escaped(text: str) -> str:

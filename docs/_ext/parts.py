@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import partial
 from importlib import import_module
@@ -16,6 +17,7 @@ from docs._ext.words import default_words, type_words
 from layerprobe import registry
 from layerprobe.plots.options import PlotOptions
 from layerprobe.registry import DATASETS, IMAGENET_WEIGHTS, LOSSES, METRICS, NETS, PLOTS, POST_PROCESSING, SHARE_METRICS
+from layerprobe.values.sections import SECTIONS
 
 # Parameters that are no keys of a recipe.
 _GIVEN = ("self", "embedding_dim", "num_classes", "argument", "root", "image_size", "index_folder")
@@ -131,27 +133,36 @@ def _address(where: str) -> str:
 def networks() -> str:
     """A section for each network of layerprobe, then for each source of others."""
     networks_here = [_network(name, target) for name, target in NETS.items()]
+    (builder,) = {loaded(target).__func__ for target in NETS.values()}
+    keys = options(builder, "net", given=(*_GIVEN, "seed", *SECTIONS["net"].model_fields))
     sources = []
     for name, usage in zip(registry.SOURCES, registry.MODEL_NAMES, strict=True):
         text = parsed(module_docstring(registry.SOURCES[name].partition(":")[0])).markdown
         sources.append(f"### {name.rstrip(':')}\n\n`{usage}`\n\n{text}")
-    return "\n\n".join(["## Networks of layerprobe", *networks_here, "## Models of other libraries", *sources])
+    heading = "### Options of these networks\n\nThey are keys of `[net]` in a recipe:"
+    return "\n\n".join(
+        ["## Networks of layerprobe", *networks_here, heading, *keys, "## Models of other libraries", *sources]
+    )
 
 
 def _network(name: str, target: str) -> str:
     weights = "`imagenet` (torchvision's), `none` or a file" if name in IMAGENET_WEIGHTS else "`none` or a file"
-    text = parsed(module_docstring(target.partition(":")[0])).markdown
-    return f"### {name}\n\n{text}\n\nWeights: {weights}."
+    module = target.partition(":")[0]
+    return f"### {name}\n\n{parsed(module_docstring(module)).markdown}\n\nWeights: {weights}."
 
 
 def plots() -> str:
     """A section for each plot: what it shows, and the options that it takes."""
     flags: Mapping[str, Any] = get_type_hints(PlotOptions, include_extras=True)
-    return "\n\n".join(_plot(name, loaded(target), flags) for name, target in PLOTS.items())
+    by_name = {name: loaded(target) for name, target in PLOTS.items()}
+    modules = Counter(plot.draw.__module__ for plot in by_name.values())
+    return "\n\n".join(_plot(name, plot, flags, modules) for name, plot in by_name.items())
 
 
-def _plot(name: str, plot: Any, flags: Mapping[str, Any]) -> str:
-    docstring = parsed(plot.draw) if plot.draw.__doc__ else parsed(module_docstring(plot.draw.__module__))
+def _plot(name: str, plot: Any, flags: Mapping[str, Any], modules: Mapping[str, int]) -> str:
+    module = plot.draw.__module__
+    shown = escaped(parsed(module_docstring(module)).summary) if modules[module] == 1 else ""
     taken = ", ".join(f"`--{option}`" for option in plot.options if option in flags)
     options_line = f"Options: {taken}." if taken else "It takes no options of its own."
-    return f"## {name}\n\n```sh\nlayerprobe plot {name} RUN\n```\n\n{docstring.markdown}\n\n{options_line}"
+    command = f"```sh\nlayerprobe plot {name} RUN\n```"
+    return "\n\n".join(filter(None, [f"## {name}", command, shown, parsed(plot.draw).markdown, options_line]))

@@ -18,8 +18,8 @@ class NPairs(Loss):
     """Mean over pairs a, p of one class of ln( 1 + sum over n of other classes of exp(s_an - s_ap) ), s = x . x.
 
     Fehervari et al. 2019, equation 3 (from Sohn, NeurIPS 2016). The paper prints distances in the place of
-    similarities, which would push positives apart; the sign here is that of its code and of Sohn. Its batches hold two
-    images a class; of larger classes every ordered pair counts.
+    similarities, which would push positives apart; the sign here is that of their code and of Sohn. Their batches have
+    two images a class; of larger classes every ordered pair counts.
 
     The equation as printed has both images of the other classes in its sum, and so has the default. Sohn's own sum, the
     code of Fehervari et al. and pytorch-metric-learning have their positives alone: negatives = "positives" takes the

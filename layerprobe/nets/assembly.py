@@ -241,7 +241,8 @@ class Backbone:
             fc: outputs of fc6, fc7 ..., with a ReLU between two; with none the embedding is the pool, or its norm.
             pool: what feeds the head, `max`, `avg` or `gem`; None for the network's own.
             norm: normalisation of the pool, `layer` or `batch`, without weight and bias; it is the layer `norm5`.
-            dropout: its probability after the pool and its norm, as in the released code of Vo & Hays 2019.
+            dropout: probability of dropout after the pool and its norm, as in the released code of Vo & Hays 2019.
+            fc_bias: whether fully connected layers have a bias.
             fc_norm: normalisation of the last fully connected layer's outputs, likewise; it is the layer `norm6` after
                 `fc6`, and the embedding.
             fc_dropout: probability of dropout after the last fully connected layer, as in FCR2, and 0.5 in the code of

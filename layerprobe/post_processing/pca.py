@@ -92,12 +92,12 @@ def leading(name: str, count: int, batches: Iterable[Tensor], dim: int) -> Spect
 
 
 class Whiten(PCA):
-    """`pca:D`, each direction then divided by its variance to the power of P / 2.
+    """`pca:D`, each direction then divided by its standard deviation to the power of P.
 
-    P = 1 is full whitening: on the fitted features, every direction has variance 1. P = 0 is `pca:D`, and P = 0.5,
-    partial whitening, takes the square root of every direction's standard deviation. Variances are divided by N - 1.
-    There is no other shrinkage: nothing is added to the variances. The released code of Tolias et al., *Learning and
-    Aggregating Deep Local Descriptors for Instance-Level Recognition*, 2020 (github.com/gtolias/how, function
+    P = 1 is full whitening: on the fitted features, every direction has variance 1. P = 0 is `pca:D`. With
+    P = 0.5, partial whitening, a direction of standard deviation s has sqrt(s) afterwards. Variances are divided by
+    N - 1. There is no other shrinkage: nothing is added to the variances. The released code of Tolias et al., Learning
+    and Aggregating Deep Local Descriptors for Instance-Level Recognition, 2020 (github.com/gtolias/how, function
     `pcawhitenlearn_shrinkage`) calls P the shrinkage `s`, divides variances by N, and normalises features afterwards,
     which here is `whiten:D:P+l2`.
 

@@ -439,14 +439,15 @@ def _spoken(selected: SelectedLayer, other: SelectedLayer | None = None) -> str:
 def _measured(choice: Choice) -> str:
     """On which classes the gain is measured, and which decided."""
     if choice.gain_classes is None or choice.test_classes is None:
-        return "95 %"
+        return "95 % interval"
     if not choice.gain_elsewhere:
         are_too_few = choice.gain_classes < 2 * FEWEST_UNITS
         why = "too few to divide" if are_too_few else "as neither half does"
-        return f"95 %; on the same {choice.gain_classes:,} test {choice.units} that decide, {why}"
+        return f"95 % interval over the same {choice.gain_classes:,} test {choice.units} that decide, {why}"
     if choice.gain_classes < choice.test_classes:
-        return f"95 %; on {choice.gain_classes:,} of {choice.test_classes:,} test {choice.units}; the others decided"
-    return f"95 %; each half of {choice.test_classes:,} test {choice.units} by the decision of the other"
+        part = f"{choice.gain_classes:,} of {choice.test_classes:,}"
+        return f"95 % interval over {part} test {choice.units}; the others decided"
+    return f"95 % interval over {choice.test_classes:,} test {choice.units}; each half decides for the other"
 
 
 def _too_few(choice: Choice) -> str:

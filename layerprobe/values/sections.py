@@ -69,7 +69,7 @@ class Section(BaseModel):
 
 
 class Data(Section):
-    """The data set, its split, and the preprocessing of images."""
+    """The data set, its split, and the preprocessing of images; further keys are the data set's own options."""
 
     name: str = Field(description="The data set: one of those that `layerprobe data list` shows.")
     root: str | None = Field(default=None, description="Folder or file of the data set; `--data NAME:ROOT` sets it.")
@@ -173,7 +173,7 @@ class Data(Section):
 
 
 class Network(Section):
-    """Backbone and head; `fc` lists the sizes of fc6, fc7 ...; no entry puts the loss on the pooled layer."""
+    """Backbone and head; further keys are the network's own options."""
 
     name: str = Field(description='The network, such as "resnet50", or a model from elsewhere, such as "timm:NAME".')
     fc: tuple[Annotated[int, Field(ge=1, le=65536)], ...] = Field(
@@ -253,11 +253,15 @@ class Train(Section):
         ge=2,
         description="Number of groups into which the classes are merged at random; the default merges none.",
     )
-    accumulate: int = Field(default=1, ge=1, description="Batches whose mean gradient makes one step of the optimiser.")
+    accumulate: int = Field(
+        default=1,
+        ge=1,
+        description="Batches whose mean gradient makes one step of the optimiser; each has a loss of its own.",
+    )
     chunk: int = Field(
         default=0,
         ge=0,
-        description="Images of a batch that the network takes at once, which limits memory; 0 takes all.",
+        description="Images of a batch that the network takes at once, to fit a large batch into memory; 0 takes all.",
     )
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32",
@@ -294,18 +298,22 @@ class Train(Section):
     )
     decay: Literal["steps", "cosine"] = Field(
         default="steps",
-        description="How the learning rate falls: at given times, or along half a cosine to 0 at the end.",
+        description="How the learning rate falls: at the times of one of `decay_at`, `decay_epochs` and"
+        " `decay_iterations`, or along half a cosine to 0 at the end.",
     )
     decay_at: tuple[_Fraction, ...] = Field(
-        default=(), description="Times at which the learning rate falls, as fractions of the run between 0 and 1."
+        default=(),
+        description="Times at which the learning rate falls, as fractions of the run between 0 and 1; [] is never.",
     )
     decay_epochs: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        default=(), description="Times at which the learning rate falls, as numbers of completed epochs."
+        default=(), description="The same as numbers of completed epochs."
     )
     decay_iterations: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        default=(), description="Times at which the learning rate falls, as numbers of steps of the optimiser."
+        default=(), description="The same as numbers of steps of the optimiser."
     )
-    decay_factor: float = Field(default=0.1, gt=0, description="Factor of the learning rate at each of these times.")
+    decay_factor: float = Field(
+        default=0.1, gt=0, description="What the learning rate is multiplied by at each of these times."
+    )
     heat_at: tuple[_Fraction, ...] = Field(
         default=(), description="Times at which the loss is heated, as fractions of the run between 0 and 1."
     )

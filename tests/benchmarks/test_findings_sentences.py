@@ -74,7 +74,7 @@ def test_other_scores_give_other_text_and_statements(stored: Stored) -> None:
         for one in stored.cells[cell].each
     ]
     changed = replace(stored, cells={**stored.cells, cell: replace(stored.cells[cell], each=worse)})
-    (before, *_), (after, *_) = (sentences(one) for one in (stored, changed))
+    (_, before, *_), (_, after, *_) = (sentences(one) for one in (stored, changed))
     assert before.text != after.text
     assert (before.holds["the block leads"], after.holds["the block leads"]) == (True, False)
 

@@ -35,6 +35,11 @@ def test_text_is_shown_as_it_stands_and_examples_as_code() -> None:
     assert parsed(TEXT).markdown == ("Mean of \\*a\\*.\n\nA paragraph with `x_i * 2`.\n\n```python\n>>> 1 + 1\n2\n```")
 
 
+def test_a_minus_sign_at_the_start_of_a_line_begins_no_list() -> None:
+    assert parsed("It is d(a, n)\n- d(a, p), printed.").markdown == "It is d(a, n)\n\\- d(a, p), printed."
+    assert parsed("Kinds:\n- one\n  more\n- two").markdown == "Kinds:\n- one\n  more\n- two"
+
+
 def test_code_is_not_escaped() -> None:
     assert escaped("a_b < `a_b < c` [x]") == "a\\_b \\< `a_b < c` \\[x\\]"
     assert code("a `b`") == "``a `b```"

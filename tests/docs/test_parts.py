@@ -46,6 +46,17 @@ def test_metrics_of_one_class_share_a_section_with_their_keys() -> None:
     assert "`restarts` (whole number; default `10`)" in text
 
 
+def test_the_options_of_networks_are_keys_that_the_sections_lack() -> None:
+    text = parts.networks()
+    assert "`freeze_bn` (`true` or `false`; default `false`)\n: keep the trunk's batch normalisation" in text
+    assert "(net.fc)=" not in text
+
+
+def test_a_plot_says_what_it_shows() -> None:
+    text = parts.plots()
+    assert "Test recall against training recall" in text[text.index("## train-vs-test") : text.index("## curves")]
+
+
 def test_a_plot_names_its_options() -> None:
     section = parts.plots().partition("## dims\n")[2].partition("\n## ")[0]
     assert "Options: `--layers`, `--epoch`, `--metric`, `--by`." in section

@@ -49,8 +49,8 @@ KEPT = replace(
 
 def test_the_first_screen_asks_two_questions_and_shows_what_changes() -> None:
     assert choice_lines(CHOICE) == [
-        "a: Switch? Yes, +10.0 points of R@1 [7.1, 12.9]: from fc6 to c1 (95 %; each half",
-        "  of 68 test classes by the decision of the other).",
+        "a: Switch? Yes, +10.0 points of R@1 [7.1, 12.9]: from fc6 to c1 (95 % interval",
+        "  over 68 test classes; each half decides for the other).",
         "Which layer exactly? c1: significant, better than each of the 6 others. Which",
         "  post-processing? none: inconclusive, another one may be better by up to 1.9",
         "  points (95 %).",
@@ -114,7 +114,7 @@ def test_every_advice_has_its_sentence() -> None:
 
 
 def test_it_says_which_classes_decided_and_which_measured_the_gain() -> None:
-    assert "on 34 of 68 test classes; the others decided" in advice_text(replace(CHOICE, gain_classes=34))
+    assert "over 34 of 68 test classes; the others decided" in advice_text(replace(CHOICE, gain_classes=34))
     unsure = advice_text(replace(CHOICE, gain_classes=34, gain=Gain(0.01, -0.006, 0.026)))
     assert unsure == (
         "Switch? Probably, from fc6 to c1: 34 test classes decide so; on the other 34 c1 is +1.0 points of R@1"
@@ -126,9 +126,9 @@ def test_it_says_which_classes_decided_and_which_measured_the_gain() -> None:
         " [-27.3, 2.3] (95 %)."
     )
     all_decide = replace(CHOICE, gain_elsewhere=False)
-    assert "on the same 68 test classes that decide, as neither half does" in advice_text(all_decide)
+    assert "over the same 68 test classes that decide, as neither half does" in advice_text(all_decide)
     same = replace(CHOICE, gain_classes=15, test_classes=15, gain_elsewhere=False)
-    assert "on the same 15 test classes that decide, too few to divide" in advice_text(same)
+    assert "over the same 15 test classes that decide, too few to divide" in advice_text(same)
 
 
 def test_where_the_embedding_is_kept_the_candidate_stands_beside_it() -> None:
