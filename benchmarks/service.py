@@ -43,11 +43,16 @@ COMMANDS = (
 )
 
 
+def code_with(words: str) -> str:
+    """The program of the page that has these words."""
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = (block for block in blocks if words in block)
+    return code
+
+
 def service_code() -> str:
     """serve.py, as the page has it."""
-    blocks: list[str] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    (code,) = (block for block in blocks if "serve_forever" in block)
-    return code
+    return code_with("serve_forever")
 
 
 def saved(mode: str, file_format: str, width: int = 20, height: int = 16) -> bytes:

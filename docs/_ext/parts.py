@@ -161,8 +161,9 @@ def plots() -> str:
 
 def _plot(name: str, plot: Any, flags: Mapping[str, Any], modules: Mapping[str, int]) -> str:
     module = plot.draw.__module__
-    shown = escaped(parsed(module_docstring(module)).summary) if modules[module] == 1 else ""
+    # What the module draws; of several plots of one module, what each of them draws.
+    shown = escaped(parsed(module_docstring(module) if modules[module] == 1 else plot.draw).summary)
     taken = ", ".join(f"`--{option}`" for option in plot.options if option in flags)
     options_line = f"Options: {taken}." if taken else "It takes no options of its own."
     command = f"```sh\nlayerprobe plot {name} RUN\n```"
-    return "\n\n".join(filter(None, [f"## {name}", command, shown, parsed(plot.draw).markdown, options_line]))
+    return "\n\n".join(filter(None, [f"## {name}", command, shown, options_line]))

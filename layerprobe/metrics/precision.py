@@ -33,13 +33,17 @@ if TYPE_CHECKING:
 class PrecisionAtPositives(QueryMetric):
     """`MAP@R`, `R-precision` and `mAP`, exact as in float64.
 
-    With P(i) the share of positives among the i closest: mAP is the mean of P(i) over the ranks i of the R positives
-    (the code of the Revisited Oxford and Paris benchmark takes instead of P(i) its mean with the share among the i - 1
-    closest, 1 for i = 1, and leaves lone queries out: its numbers are others);
-    MAP@R the sum of P(i) over those of them that are among the R closest, divided by R; R-precision is P(R). MAP@R and
-    the case for it: Musgrave, Belongie & Lim, A Metric Learning Reality Check, ECCV 2020. The expected precision in a
-    group of ties is that of McSherry & Najork, Computing Information Retrieval Performance Measures Efficiently in the
-    Presence of Tied Scores, ECIR 2008.
+    P(i) is the share of positives among the i closest, and R the number of positives.
+
+    - mAP is the mean of P(i) over the ranks i of all positives.
+    - MAP@R is the sum of P(i) over the ranks i of the positives among the R closest, divided by R.
+    - R-precision is P(R).
+
+    The code of the Revisited Oxford and Paris benchmark averages P(i) with the share among the i - 1 closest, 1 for
+    i = 1, and leaves lone queries out: its mAP is another number. MAP@R and the case for it:
+    Musgrave, Belongie & Lim, A Metric Learning Reality Check, ECCV 2020. The expected precision in a group of ties is
+    that of McSherry & Najork, Computing Information Retrieval Performance Measures Efficiently in the Presence of Tied
+    Scores, ECIR 2008.
 
     Args:
         lone: queries without a positive count 0, are excluded from the mean, or are an error.

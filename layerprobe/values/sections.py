@@ -303,7 +303,7 @@ class Train(Section):
     )
     decay_at: tuple[_Fraction, ...] = Field(
         default=(),
-        description="Times at which the learning rate falls, as fractions of the run between 0 and 1; [] is never.",
+        description="Times at which `decay_factor` multiplies the learning rate, as fractions of the run; [] is never.",
     )
     decay_epochs: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         default=(), description="The same as numbers of completed epochs."
@@ -312,7 +312,9 @@ class Train(Section):
         default=(), description="The same as numbers of steps of the optimiser."
     )
     decay_factor: float = Field(
-        default=0.1, gt=0, description="What the learning rate is multiplied by at each of these times."
+        default=0.1,
+        gt=0,
+        description="Factor of the learning rate at each time of `decay_at`, `decay_epochs` or `decay_iterations`.",
     )
     heat_at: tuple[_Fraction, ...] = Field(
         default=(), description="Times at which the loss is heated, as fractions of the run between 0 and 1."

@@ -418,13 +418,13 @@ def _rate_notes(rows: Sequence[Threshold], set_on: PairedSplit) -> list[str]:
     notes = []
     name = chosen_on_text(set_on.split)
     if unreachable := [row.asked for row in rows if row.asked * set_on.impostor < 1]:
-        texts = ", ".join(f"{rate:g}" for rate in unreachable)
+        texts = ", ".join(f"{100 * rate:g} %" for rate in unreachable)
         needed = math.ceil(1 / min(unreachable))
         notes.append(
             f"{texts}: less than 1 of the {set_on.impostor:,} impostor pairs of {name}, so the threshold is above them"
             f" all; {needed:,} pairs would be needed"
         )
-    if tied := [f"{row.asked:g}" for row in rows if not row.set_far.accepted and row.asked not in unreachable]:
+    if tied := [f"{100 * row.asked:g} %" for row in rows if not row.set_far.accepted and row.asked not in unreachable]:
         notes.append(
             f"{', '.join(tied)}: more of the impostor pairs of {name} tie for the most similar, so the threshold is"
             " above them all"
@@ -437,7 +437,7 @@ def threshold_table(thresholds: MeasuredThresholds) -> TextTable:
     header = split_header(chosen_on_text(thresholds.set_on.split), [])
     rows = [
         (
-            f"{row.asked:g}",
+            f"{100 * row.asked:g}",
             f"{row.similarity:.6g}",
             *(_format_percent(rate.value) for rate in (row.set_far, row.set_tar, row.far, row.tar)),
         )
@@ -494,7 +494,7 @@ def _transfer_text(thresholds: MeasuredThresholds) -> str:
     name = chosen_on_text(thresholds.set_on.split)
     # Of the rate where it is set: where similarities tie, that is well below the asked one.
     apart = [
-        f"{row.far.value / row.set_far.value:.2g} times that of {name} at {row.asked:g}"
+        f"{row.far.value / row.set_far.value:.2g} times that of {name} at {100 * row.asked:g} %"
         for row, low, high in with_intervals
         if not low <= row.set_far.value <= high
     ]

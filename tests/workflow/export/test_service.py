@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.service import bad_request, peak, post, saved, service_code, status
+from benchmarks.service import bad_request, code_with, peak, post, saved, service_code, status
 from layerprobe.workflow.export.export_run import export_run, layer_to_export
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.run.runs import Run
@@ -26,8 +27,12 @@ from tests.workflow.export.conftest import CODES, PARTIALLY_WHITENED
 
 
 @contextlib.contextmanager
-def serving(probed: Run, chain: str, home: Path) -> Iterator[tuple[int, int]]:
-    """Its port and its process, once it listens; it waits a second for a byte."""
+def serving(probed: Run, chain: str, home: Path, catalogue: Path | None = None) -> Iterator[tuple[int, int]]:
+    """Its port and its process, once it listens; it waits a second for a byte.
+
+    Args:
+        catalogue: images that it searches; None for the test images.
+    """
     request = ExportRequest(home / "encoder", ("pt2",), layer=f"c3/{chain}", index="flat")
     export_run(layer_to_export(probed, request, Silent()), request, Silent())
     (home / "serve.py").write_text(service_code().replace("timeout = 10 ", "timeout = 1 "))
@@ -37,6 +42,11 @@ def serving(probed: Run, chain: str, home: Path) -> Iterator[tuple[int, int]]:
         port = free.getsockname()[1]
     environment = os.environ | {"PYTHONPATH": str(home)}
     command = [sys.executable, "serve.py", "encoder", str(port)]
+    if catalogue is not None:
+        (home / "catalogue.py").write_text(code_with("faiss.write_index"))
+        words = [sys.executable, "catalogue.py", "encoder", str(catalogue), "catalogue"]
+        subprocess.run(words, cwd=home, env=environment, check=True)
+        command.append("catalogue")
     process = subprocess.Popen(command, cwd=home, env=environment, stderr=subprocess.DEVNULL)
     try:
         for _ in range(600):
@@ -66,12 +76,18 @@ def test_it_takes_codes_of_8_bits(probed: Run, faiss: None, folder: Path, tmp_pa
         assert_finds_itself(port, folder)
 
 
-def assert_finds_itself(port: int, folder: Path) -> None:
+def test_it_searches_a_catalogue_of_other_images(probed: Run, faiss: None, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "images" / "class7", tmp_path / "photos" / "mine")
+    with serving(probed, PARTIALLY_WHITENED, tmp_path, tmp_path / "photos") as (port, _):
+        assert_finds_itself(port, folder, "mine/3.png")
+
+
+def assert_finds_itself(port: int, folder: Path, id_: str = "class7/3.png") -> None:
     name = "class7/3.png"
     image = (folder / "images" / name).read_bytes()
     with urllib.request.urlopen(urllib.request.Request(f"http://localhost:{port}", data=image)) as answer:
         first, *others = json.load(answer)
-    assert first["id"] == name
+    assert first["id"] == id_
     assert first["similarity"] == pytest.approx(1, abs=1e-5)
     assert all(0.85 <= float(str(each["similarity"])) <= 1 for each in others)
 

@@ -128,7 +128,7 @@ def test_a_collapsed_layer_accepts_nothing_and_says_so(tmp_path: Path) -> None:
 def test_a_rate_below_one_pair_is_told(tmp_path: Path) -> None:
     found = made(run_of(tmp_path), rates=[1e-4])
     assert found.thresholds[0].set_far.accepted == 0
-    assert found.notes[0].startswith("0.0001: less than 1 of the 3,040 impostor pairs of validation")
+    assert found.notes[0].startswith("0.01 %: less than 1 of the 3,040 impostor pairs of validation")
     assert "10,000 pairs would be needed" in found.notes[0]
     assert "inconclusive" in threshold_table(found).notes[2]
 
@@ -161,7 +161,7 @@ def test_codes_of_8_bits_have_the_cosines_of_their_integers(tmp_path: Path) -> N
 def test_bits_that_tie_above_the_rate_are_told(tmp_path: Path) -> None:
     found = bits_of(tmp_path, 0.001)
     assert (found.thresholds[0].similarity, found.thresholds[0].set_far.accepted) == (1, 0)
-    assert found.notes[0].startswith("0.001: more of the impostor pairs of validation tie for the most similar")
+    assert found.notes[0].startswith("0.1 %: more of the impostor pairs of validation tie for the most similar")
     assert "inconclusive" in threshold_table(found).notes[2]
 
 
