@@ -96,7 +96,7 @@ class Alignment(Metric):
 class Uniformity(Metric):
     """`uniformity`: logarithm of the mean of exp(-2 d^2) over all pairs of different items, d their distance.
 
-    Wang & Isola (see `Alignment`), with t = 2.
+    Wang & Isola (see `alignment`), with t = 2.
     """
 
     held = (8, 0)
@@ -132,7 +132,7 @@ class Uniformity(Metric):
 class SpectralDecay(Metric):
     """`rho`: how far the singular values are from all being equal, KL(uniform || singular values / their sum).
 
-    Roth et al. (see `IntraInter`), in the convention of the authors' code (`rho_spectrum@1`): singular values
+    Roth et al. (see `intra-inter`), in the convention of the authors' code (`rho_spectrum@1`): singular values
     themselves, not their squares, all min(N, D) of them, the first included, of features that are not centred.
     """
 

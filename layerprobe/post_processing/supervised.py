@@ -226,7 +226,7 @@ class DiscriminantAnalysis(PostProcessing):
     it standardises and shrinks the covariance of each class apart.
 
     Args:
-        argument: `D` or `D:S`. D is at least 1; S is as of `LearnedWhitening`, by default `lw`.
+        argument: `D` or `D:S`. D is at least 1; S is as of `lwhiten`, by default `lw`.
 
     Raises:
         RecipeError: it is neither.
