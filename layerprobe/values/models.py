@@ -23,7 +23,8 @@ class ChosenModel:
         share_of_multiply_adds: of the network's, up to the layer; None if unknown.
         multiply_adds: of an image, up to the layer; None likewise.
         advice: whether to switch from the embedding.
-        chosen_on: the split whose classes the layer is chosen on; test if cross-fitted.
+        chosen_on: the split whose classes the layer is selected on; test if cross-fitted.
+        classes: how many these are, or clusters of them; fewer than 10 tell no candidates apart.
         groups: places of the groups that it belongs to; empty with fewer than 10 units.
     """
 
@@ -36,6 +37,7 @@ class ChosenModel:
     multiply_adds: int | None
     advice: Advice
     chosen_on: str
+    classes: int
     groups: tuple[int, ...] = ()
 
     def is_alike(self, other: ChosenModel) -> bool:

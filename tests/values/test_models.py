@@ -19,7 +19,7 @@ def table_of(*groups: tuple[int, ...]) -> ModelTable:
         value = 0.6 - place / 100
         score = Score("r", "e", 0, 0, "test", LAYER, "R@1", value, Interval(value - 0.1, value + 0.1), 9)
         layer = SelectedLayer("output", "none", "none", 0, 4, 16)
-        models.append(ChosenModel(f"timm:{'abc'[place]}", "r", layer, score, score, 1.0, 9, "keep", "train", own))
+        models.append(ChosenModel(f"timm:{'abc'[place]}", "r", layer, score, score, 1.0, 9, "keep", "train", 20, own))
     return ModelTable(tuple(models), (), "R@1", "classes", 20, within_folds=False)
 
 

@@ -143,4 +143,5 @@ def _describe(name: str, record: RunRecord, choice: Choice) -> ChosenModel:
         None if share is None or total is None else round(share * total),
         choice.advice,
         choice.chosen.split,
+        choice.classes,
     )

@@ -12,9 +12,9 @@ from layerprobe.values.models import ChosenModel, ModelTable, best_text, letters
 from layerprobe.values.scores import Score
 
 _ADVICE = {"switch": "yes", "keep": "no", "either": "either", "inconclusive": "?"}
-_CHOSEN_ON = {
-    "validation": "chosen on validation classes",
-    "train": "chosen on training classes, which the network has not seen",
+_SELECTED_ON = {
+    "validation": "selected on validation classes",
+    "train": "selected on training classes, which the network has not seen",
     "test": "cross-fitted, each fold of the test classes by the choice on the others",
 }
 _NUMBERS = frozenset({2, 4, 5, 6})
@@ -79,18 +79,25 @@ def _embedding_name(table: ModelTable) -> str:
 
 
 def _heading(table: ModelTable) -> tuple[str, ...]:
-    """What is measured, and on which classes each layer is chosen."""
+    """What is measured, and on which classes each layer is selected."""
     where = f"{'fifths of ' * table.within_folds}{table.count:,} test {table.units}"
     best = table.models[0].test
     over = "" if best.interval is None else f", in brackets: {best.kind.over(table.count)}"
     lines = [f"{table.metric} in % on {where}{over}"]
     by_split: dict[str, list[str]] = {}
     for model in table.models:
-        by_split.setdefault(model.chosen_on, []).append(model.name)
-    for split, names in by_split.items():
+        by_split.setdefault(_selected_on(model, table.units), []).append(model.name)
+    for text, names in by_split.items():
         of_models = "" if len(by_split) == 1 else f" of {', '.join(names)}"
-        lines.append(f"layer{of_models}: {_CHOSEN_ON[split]}")
+        lines.append(f"layer{of_models}: {text}")
     return tuple(lines)
+
+
+def _selected_on(model: ChosenModel, units: str) -> str:
+    if model.classes >= FEWEST_UNITS:
+        return _SELECTED_ON[model.chosen_on]
+    few = f"{model.classes} {units} to select on are too few to tell candidates apart; {FEWEST_UNITS} are needed"
+    return f"the embedding where it is known: {few}"
 
 
 def _notes(table: ModelTable) -> tuple[str, ...]:

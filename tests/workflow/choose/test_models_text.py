@@ -23,7 +23,7 @@ def test_a_row_has_what_is_preferred_beside_the_embedding() -> None:
     assert table.heading == (
         "Best: timm:a, R@1 60.0 [50.0, 70.0] %; 1 other does not differ significantly from it: timm:b.",
         "R@1 in % on 20 test classes, in brackets: 95 % interval over 20 classes, against this gallery",
-        "layer: chosen on training classes, which the network has not seen",
+        "layer: selected on training classes, which the network has not seen",
     )
     assert table.notes == (f"{GROUP}; p corrected by Holm for 3 pairs)", f"{ORDER} 3 models is a little too high")
 
@@ -35,9 +35,18 @@ def test_the_heading_says_which_models_are_cross_fitted() -> None:
     assert models_table(crossed).notes[0] == f"{GROUP})"  # a single pair needs no correction
     assert first.startswith("R@1 in % on fifths of 20 test classes, ")
     assert lines == [
-        "layer of timm:a: chosen on training classes, which the network has not seen",
+        "layer of timm:a: selected on training classes, which the network has not seen",
         "layer of timm:b: cross-fitted, each fold of the test classes by the choice on the others",
     ]
+
+
+def test_the_heading_says_where_too_few_classes_select() -> None:
+    table = table_of((0,), (1,))
+    few = replace(table, models=(table.models[0], replace(table.models[1], classes=8)))
+    assert models_table(few).heading[-1] == (
+        "layer of timm:b: the embedding where it is known: 8 classes to select on are too few to tell candidates apart;"
+        " 10 are needed"
+    )
 
 
 def test_what_is_assumed_and_left_out_are_notes() -> None:
