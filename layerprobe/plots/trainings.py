@@ -315,7 +315,7 @@ def _captions(view: OverTrainings, *, joined: bool) -> list[str]:
 
 
 def plot_over_key(source: PlotSource, options: PlotOptions) -> Drawing:
-    """Draw a metric on test, or the training loss, over a key: of the embedding, or of the requested layers."""
+    """Draw a metric of the embedding or of the requested layers, or the loss, against a key of the runs' recipes."""
     view = source.over_key(options)
     return Drawing(draw(view, data=source.data(view.runs)), table(view))
 

@@ -306,10 +306,10 @@ class Train(Section):
         description="Times at which `decay_factor` multiplies the learning rate, as fractions of the run; [] is never.",
     )
     decay_epochs: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        default=(), description="The same as numbers of completed epochs."
+        default=(), description="In place of `decay_at`: the same as numbers of completed epochs."
     )
     decay_iterations: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        default=(), description="The same as numbers of steps of the optimiser."
+        default=(), description="In place of `decay_at`: the same as numbers of steps of the optimiser."
     )
     decay_factor: float = Field(
         default=0.1,
