@@ -15,8 +15,12 @@ _STOPPED = (130, 143)  # exit codes after SIGINT and SIGTERM
 def main() -> None:
     """Run the command line and end the process with its exit code."""
     try:
-        from layerprobe import cli
-
+        try:
+            from layerprobe import cli
+        except ModuleNotFoundError as error:
+            if (error.name or "layerprobe").startswith("layerprobe"):
+                raise
+            sys.exit(_report_missing(error))
         cli.main()
     except SystemExit as ended:
         if ended.code in _STOPPED:
@@ -33,6 +37,20 @@ def main() -> None:
 
         # All is done: while the interpreter ends, Ctrl-C needs no traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _report_missing(error: ModuleNotFoundError) -> int:
+    """Name a missing package that the command line itself is made of, such as typer; the exit code."""
+    import json
+
+    package = str(error.name).partition(".")[0]
+    message, fix = f"{package} is not installed", f"pip install {package}; layerprobe doctor lists the others"
+    if "--json" in sys.argv:
+        values = {"code": "environment", "file": None, "message": message, "fix": fix}
+        print(json.dumps({"schema": 2, "error": values}))
+    else:
+        print(f"error: {message}. {fix}.", file=sys.stderr)
+    return 5  # of EnvironmentFault
 
 
 if __name__ == "__main__":

@@ -50,3 +50,14 @@ def test_a_command_says_which_package_to_install(command: str) -> None:
     assert code != 0
     assert "pip install" in text
     assert "a bug in layerprobe" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "text"), [([], "error: typer is not installed."), (["--json"], '"message": "typer')]
+)
+def test_without_typer_one_line_says_so(options: list[str], text: str) -> None:
+    program = "import sys; sys.modules['typer'] = None; from layerprobe.__main__ import main; main()"
+    command = [sys.executable, "-c", program, "probe", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    (line,) = (done.stdout + done.stderr).splitlines()
+    assert (done.returncode, text in line, "pip install typer" in line) == (5, True, True)
