@@ -66,10 +66,9 @@ def with_start(training: Recalls, start: Recalls) -> Recalls:
 
 @dataclass(frozen=True)
 class Trainings:
-    """The trainings of a cell, each with its own test classes; their runs, and those whose scores are not there."""
+    """The trainings of a cell, each with its own test classes, and the runs whose scores are not there."""
 
     each: Sequence[Recalls]
-    runs: Sequence[str] = ()
     missing: Sequence[str] = ()
 
     @property
@@ -244,9 +243,8 @@ def cells_of(study: str, scores: Sequence[Score], start: Sequence[Score] = ()) -
     cells = {}
     for cell in plan_without_data(load_study(study), Path("cache"))[0]:
         runs = [training.run for training in cell.trainings]
-        there = [run for run in runs if run in trained]
         cells[str(cell)] = Trainings(
-            [trained[run] for run in there], there, [run for run in runs if run not in trained]
+            [trained[run] for run in runs if run in trained], [run for run in runs if run not in trained]
         )
     return cells
 

@@ -147,8 +147,8 @@ def networks() -> str:
 
 def _network(name: str, target: str) -> str:
     weights = "`imagenet` (torchvision's), `none` or a file" if name in IMAGENET_WEIGHTS else "`none` or a file"
-    module = target.partition(":")[0]
-    return f"### {name}\n\n{parsed(module_docstring(module)).markdown}\n\nWeights: {weights}."
+    text = parsed(module_docstring(target.partition(":")[0])).markdown
+    return f"### {name}\n\n{text}\n\nWeights: {weights}."
 
 
 def plots() -> str:

@@ -20,17 +20,8 @@ _CLEAR = 1.5  # how much nearer a label should be to its own point than to other
 _STEP = 2.5  # between the places on a path that are looked at
 _MOST_SAMPLES = 10_000  # with more of them, as thousands of paths have, one in each square is looked at
 # How bad a place is, in points of distance.
-_OVERLAP, _STRUCK, _CROSSING, _MARK, _PASSING, _MISLED, _DOUBT, _PATH, _COVERED = (
-    1e4,
-    200.0,
-    50.0,
-    60.0,
-    25.0,
-    13.0,
-    6.0,
-    2.0,
-    60.0,
-)
+_OVERLAP, _STRUCK, _CROSSING, _MARK, _PASSING, _MISLED, _DOUBT = 1e4, 200.0, 50.0, 60.0, 25.0, 13.0, 6.0
+_COVERED, _PATH = 60.0, 2.0  # of a path: once, and for each place on it
 _ROOM = 11.0  # an optional label is written where its place is no worse than this
 _ROUNDS = 5
 _TRIES = 40  # labels placed in all orders that are tried, about

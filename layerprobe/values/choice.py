@@ -450,12 +450,17 @@ def _measured(choice: Choice) -> str:
     return f"95 % interval over {choice.test_classes:,} test {choice.units}; each half decides for the other"
 
 
-def _too_few(choice: Choice) -> str:
+def too_few_text(count: int, split: str, units: str) -> str:
     """`8 selection classes are too few to tell candidates apart; 10 are needed`."""
-    split = chosen_on_text(choice.chosen.split).removesuffix(" classes")
-    units = choice.units if choice.classes != 1 else "class" if choice.units == "classes" else "cluster"
-    verb = "is" if choice.classes == 1 else "are"
-    return f"{choice.classes:,} {split} {units} {verb} too few to tell candidates apart; {FEWEST_UNITS} are needed"
+    counted = _count(count, "class" if units == "classes" else "cluster", units)
+    number, _, name = counted.partition(" ")
+    kind = chosen_on_text(split).removesuffix(" classes")
+    verb = "is" if count == 1 else "are"
+    return f"{number} {kind} {name} {verb} too few to tell candidates apart; {FEWEST_UNITS} are needed"
+
+
+def _too_few(choice: Choice) -> str:
+    return too_few_text(choice.classes, choice.chosen.split, choice.units)
 
 
 def _certainty(certainty: Certainty, other: str, within: float) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from layerprobe.system.wording import command_text
 from layerprobe.tables.tables import Ends, TextTable
+from layerprobe.values.choice import too_few_text
 from layerprobe.values.intervals import FEWEST_UNITS
 from layerprobe.values.layers import spoken_name
 from layerprobe.values.models import ChosenModel, ModelTable, best_text, letters
@@ -96,8 +97,7 @@ def _heading(table: ModelTable) -> tuple[str, ...]:
 def _selected_on(model: ChosenModel, units: str) -> str:
     if model.classes >= FEWEST_UNITS:
         return _SELECTED_ON[model.chosen_on]
-    few = f"{model.classes} {units} to select on are too few to tell candidates apart; {FEWEST_UNITS} are needed"
-    return f"the embedding where it is known: {few}"
+    return f"the embedding where it is known: {too_few_text(model.classes, model.chosen_on, units)}"
 
 
 def _notes(table: ModelTable) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ def test_the_heading_says_where_too_few_classes_select() -> None:
     table = table_of((0,), (1,))
     few = replace(table, models=(table.models[0], replace(table.models[1], classes=8)))
     assert models_table(few).heading[-1] == (
-        "layer of timm:b: the embedding where it is known: 8 classes to select on are too few to tell candidates apart;"
+        "layer of timm:b: the embedding where it is known: 8 selection classes are too few to tell candidates apart;"
         " 10 are needed"
     )
 
